@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// MaxBlock is the size in bytes past which a block takes no further record. A
+// block is larger only if a single record is.
+const MaxBlock = 60 << 10
+
+// Block is an immutable run of a log's records: whole transactions, or one
+// numbered part of a transaction that is larger than a block. It is encoded
+// once, kept by the store, and shared by all readers.
+//
+//	payload  = (transaction | part)*
+//	transaction = begin change*
+//	begin    = 0x01 uvarint(len) position uvarint(major) uvarint(time) uvarint(changes)
+//	change   = tag [stamp] uvarint(schema) body
+//	tag      = 0x02 put | 0x03 delete | 0x04 truncate, + 0x80 if a stamp follows
+//	stamp    = uvarint(len) origin uvarint(epoch) uvarint(time) uvarint(major) uvarint(minor)
+//	put      = uvarint(len) key uvarint(len) row
+//	delete   = uvarint(len) key
+//
+// A change without a stamp has its transaction's log, time and major, and as
+// minor its index in the transaction, from 1. A part after the first starts
+// with its transaction's begin again, with the number of changes that came
+// before it in place of the total (see Part).
+type Block struct {
+	Prev     Position // position before the first transaction in it
+	Position Position // end of the last transaction in it
+	Time     Time     // of the last transaction in it
+	Changes  int
+	// Part numbers the parts of a transaction from 0. Last is true on its last
+	// part and on every block of whole transactions.
+	Part    uint32
+	Last    bool
+	Schemas []*Schema // first used in this block
+	Ends    []End     // end of each transaction in it, in order
+	Payload []byte
+}
+
+// End is where a transaction ends in a block.
+type End struct {
+	Position Position
+	Offset   int // into Payload, just past the transaction
+	Changes  int // up to here, within the block
+}
+
+// After returns the block without the transactions at or before pos, sharing
+// its memory; ok is false if nothing is left. pos must be b.Prev or the end of
+// a transaction in b for the result to follow on from it.
+func (b *Block) After(pos Position, compare Comparator) (rest *Block, ok bool) {
+	if compare(pos, b.Prev) <= 0 {
+		return b, true
+	}
+	if compare(pos, b.Position) >= 0 {
+		return nil, false
+	}
+	for i, e := range b.Ends {
+		if compare(pos, e.Position) > 0 {
+			continue
+		}
+		if compare(pos, e.Position) < 0 { // pos lies between two ends: everything from this one on is after it
+			if i == 0 {
+				return b, true
+			}
+			e = b.Ends[i-1]
+			i--
+		}
+		r := *b
+		r.Prev, r.Payload, r.Changes = pos, b.Payload[e.Offset:], b.Changes-e.Changes
+		r.Ends = make([]End, 0, len(b.Ends)-i-1)
+		for _, f := range b.Ends[i+1:] {
+			r.Ends = append(r.Ends, End{f.Position, f.Offset - e.Offset, f.Changes - e.Changes})
+		}
+		return &r, true
+	}
+	return nil, false
+}
+
+const (
+	tagBegin    = 0x01
+	tagPut      = 0x02
+	tagDelete   = 0x03
+	tagTruncate = 0x04
+	tagStamped  = 0x80
+)
+
+// BlockBuilder packs transactions of one log into blocks.
+type BlockBuilder struct {
+	log    LogID
+	cur    *Block
+	done   []*Block
+	prev   Position
+	schema []*Schema
+}
+
+// NewBlockBuilder returns a builder for the transactions of log that follow prev.
+func NewBlockBuilder(log LogID, prev Position) *BlockBuilder {
+	return &BlockBuilder{log: log, prev: prev}
+}
+
+// Add appends a transaction whose changes are complete: no unchanged columns,
+// every stamp filled in.
+func (w *BlockBuilder) Add(t *Transaction) {
+	w.schema = append(w.schema, t.Schemas...)
+	start := 0
+	if w.cur != nil && len(w.cur.Payload) > MaxBlock*3/4 {
+		w.flush()
+	}
+	if w.cur == nil {
+		w.open(len(t.Changes))
+	} else {
+		start = len(w.cur.Payload)
+	}
+	w.begin(t, len(t.Changes))
+	for i := range t.Changes {
+		c := &t.Changes[i]
+		if need := len(c.Key) + len(c.Row) + 32; len(w.cur.Payload)+need > MaxBlock && len(w.cur.Payload) > start && i > 0 {
+			w.split(t, start, i)
+			start = 0
+		}
+		w.change(t, c, i)
+	}
+	w.cur.Position, w.cur.Time = t.Position, t.Time
+	w.cur.Ends = append(w.cur.Ends, End{t.Position, len(w.cur.Payload), w.cur.Changes})
+	w.prev = t.Position
+	if w.cur.Part > 0 {
+		w.flush()
+	}
+}
+
+// split ends the current block because transaction t, which starts at offset
+// start of it, does not fit; done changes of it are already there. If whole
+// transactions come before t in the block, t moves to a block of its own first.
+func (w *BlockBuilder) split(t *Transaction, start, done int) {
+	if start > 0 {
+		head := w.cur
+		tail := append(make([]byte, 0, MaxBlock), head.Payload[start:]...)
+		changes := head.Changes - head.Ends[len(head.Ends)-1].Changes
+		head.Payload, head.Changes = head.Payload[:start:start], head.Changes-changes
+		w.flush()
+		w.cur = &Block{Prev: head.Position, Last: true, Changes: changes, Payload: tail, Schemas: nil}
+		if len(w.cur.Payload) < MaxBlock*3/4 {
+			return
+		}
+	}
+	part := w.cur.Part
+	w.cur.Last, w.cur.Position, w.cur.Time = false, t.Position, t.Time
+	prev := w.cur.Prev
+	w.flush()
+	w.cur = &Block{Prev: prev, Part: part + 1, Last: true, Payload: make([]byte, 0, MaxBlock)}
+	w.begin(t, done)
+}
+
+func (w *BlockBuilder) open(changes int) {
+	w.cur = &Block{Prev: w.prev, Last: true, Payload: make([]byte, 0, min(MaxBlock, 64+changes*128))}
+}
+
+func (w *BlockBuilder) flush() {
+	if w.cur == nil {
+		return
+	}
+	w.cur.Schemas, w.schema = w.schema, nil
+	w.done, w.cur = append(w.done, w.cur), nil
+}
+
+// Blocks returns what has been packed and starts afresh.
+func (w *BlockBuilder) Blocks() []*Block {
+	w.flush()
+	d := w.done
+	w.done = nil
+	return d
+}
+
+func (w *BlockBuilder) begin(t *Transaction, n int) {
+	p := append(w.cur.Payload, tagBegin)
+	p = binary.AppendUvarint(p, uint64(len(t.Position)))
+	p = append(p, t.Position...)
+	p = binary.AppendUvarint(p, t.Major)
+	p = binary.AppendUvarint(p, uint64(t.Time))
+	w.cur.Payload = binary.AppendUvarint(p, uint64(n))
+}
+
+func (w *BlockBuilder) change(t *Transaction, c *Change, i int) {
+	p := w.cur.Payload
+	tag := byte(tagPut)
+	switch c.Op {
+	case OpDelete:
+		tag = tagDelete
+	case OpTruncate:
+		tag = tagTruncate
+	}
+	implied := c.Stamp.Epoch == w.log.Epoch && c.Stamp.Origin == w.log.Origin && c.Stamp.Time == t.Time &&
+		c.Stamp.Version == Version{t.Major, uint32(i + 1)}
+	if implied {
+		p = append(p, tag)
+	} else {
+		p = append(p, tag|tagStamped)
+		p = binary.AppendUvarint(p, uint64(len(c.Stamp.Origin)))
+		p = append(p, c.Stamp.Origin...)
+		p = binary.AppendUvarint(p, uint64(c.Stamp.Epoch))
+		p = binary.AppendUvarint(p, uint64(c.Stamp.Time))
+		p = binary.AppendUvarint(p, c.Stamp.Version.Major)
+		p = binary.AppendUvarint(p, uint64(c.Stamp.Version.Minor))
+	}
+	p = binary.AppendUvarint(p, uint64(c.Schema.ID))
+	if c.Op != OpTruncate {
+		p = binary.AppendUvarint(p, uint64(len(c.Key)))
+		p = append(p, c.Key...)
+	}
+	if c.Op == OpPut {
+		p = binary.AppendUvarint(p, uint64(len(c.Row)))
+		p = append(p, c.Row...)
+	}
+	w.cur.Payload = p
+	w.cur.Changes++
+}
+
+// BlockReader reads a block's payload, record by record, without copying.
+type BlockReader struct {
+	log     LogID
+	p       []byte
+	schema  func(LogID, uint32) *Schema
+	part    bool // the next begin continues a transaction
+	origin  string
+	Begin   TxHeader // of the transaction being read
+	Change  Change   // the last change read; shares the payload's memory
+	minor   uint32
+	err     error
+	IsBegin bool // the last record was a begin
+	off     int
+	size    int
+}
+
+// TxHeader is what a block says of a transaction.
+type TxHeader struct {
+	Position Position
+	Major    uint64
+	Time     Time
+	Changes  int // in the whole transaction; before this part, for a part after the first
+}
+
+// Reader returns a reader of the block's records. schema resolves schema IDs of
+// a log; the log of a change is the one its stamp names.
+func (b *Block) Reader(log LogID, schema func(LogID, uint32) *Schema) *BlockReader {
+	return &BlockReader{log: log, p: b.Payload, schema: schema, part: b.Part > 0, size: len(b.Payload)}
+}
+
+// Err returns what ended the reading early, or nil.
+func (r *BlockReader) Err() error { return r.err }
+
+// Offset returns how many bytes of the payload have been read.
+func (r *BlockReader) Offset() int { return r.size - len(r.p) }
+
+// Next reads the next record: a transaction's begin (IsBegin) or a change. It
+// returns false at the end and at damage (see Err).
+func (r *BlockReader) Next() bool {
+	if r.err != nil || len(r.p) == 0 {
+		return false
+	}
+	tag := r.p[0]
+	r.p = r.p[1:]
+	r.IsBegin = tag == tagBegin
+	if r.IsBegin {
+		r.Begin = TxHeader{Position: Position(r.bytes()), Major: r.uvarint(), Time: Time(r.uvarint()), Changes: int(r.uvarint())}
+		r.minor = 0
+		if r.part {
+			r.minor, r.part = uint32(r.Begin.Changes), false
+		}
+		return r.err == nil
+	}
+	if r.Begin.Position == "" {
+		return r.fail("a change comes before its transaction's begin")
+	}
+	r.minor++
+	c := &r.Change
+	c.Stamp = Stamp{r.Begin.Time, r.log.Origin, r.log.Epoch, Version{r.Begin.Major, r.minor}}
+	if tag&tagStamped != 0 {
+		if o := r.bytes(); string(o) != r.origin {
+			r.origin = string(o)
+		}
+		c.Stamp = Stamp{Origin: r.origin, Epoch: Epoch(r.uvarint()), Time: Time(r.uvarint()), Version: Version{r.uvarint(), uint32(r.uvarint())}}
+	}
+	id := r.uvarint()
+	if r.err == nil {
+		if c.Schema == nil || uint64(c.Schema.ID) != id || tag&tagStamped != 0 {
+			if c.Schema = r.schema(c.Stamp.Log(), uint32(id)); c.Schema == nil {
+				return r.fail(fmt.Sprintf("schema %d of log %s is not known", id, c.Stamp.Log()))
+			}
+		}
+	}
+	c.Key, c.Row = nil, nil
+	switch tag &^ tagStamped {
+	case tagPut:
+		c.Op, c.Key, c.Row = OpPut, r.bytes(), r.bytes()
+	case tagDelete:
+		c.Op, c.Key = OpDelete, r.bytes()
+	case tagTruncate:
+		c.Op = OpTruncate
+	default:
+		return r.fail(fmt.Sprintf("unknown record tag %#x", tag))
+	}
+	return r.err == nil
+}
+
+func (r *BlockReader) fail(why string) bool {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: block of log %s: %s", ErrCorruptRow, r.log, why)
+	}
+	return false
+}
+
+func (r *BlockReader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.p)
+	if n <= 0 {
+		r.fail("a number is cut short")
+		r.p = nil
+		return 0
+	}
+	r.p = r.p[n:]
+	return v
+}
+
+func (r *BlockReader) bytes() []byte {
+	n := r.uvarint()
+	if n > uint64(len(r.p)) {
+		r.fail("a value is cut short")
+		r.p = nil
+		return nil
+	}
+	v := r.p[:n:n]
+	r.p = r.p[n:]
+	return v
+}

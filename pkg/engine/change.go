@@ -1,0 +1,84 @@
+package engine
+
+import "time"
+
+// Op is what a change does.
+type Op uint8
+
+// The operations. An insert and an update are both a Put: readers always get
+// full rows, and applying one twice is applying it once.
+const (
+	OpPut Op = iota + 1
+	OpDelete
+	OpTruncate // of the rows of the change's origin, never of others'
+)
+
+func (o Op) String() string {
+	switch o {
+	case OpPut:
+		return "put"
+	case OpDelete:
+		return "delete"
+	case OpTruncate:
+		return "truncate"
+	}
+	return "unknown"
+}
+
+// Change is one change to one row (or, for OpTruncate, to one table).
+type Change struct {
+	Op     Op
+	Schema *Schema
+	Key    []byte // see AppendKey; empty for OpTruncate
+	// OldKey is set on a Put that moved a row to a new key: unchanged columns are
+	// taken from the row at OldKey. A source emits such an update as a Delete of
+	// OldKey and then this Put, in one transaction.
+	OldKey []byte
+	Row    Row // OpPut only: the full row, or with unchanged columns if the source minted it
+	// Stamp identifies the write. A source that mints sets only Version; the
+	// engine fills in the rest.
+	Stamp Stamp
+}
+
+// Transaction is a whole transaction of one log. Its changes share one
+// position, its end, and one time.
+type Transaction struct {
+	Log      LogID    // zero from a source that mints: the engine names the log
+	Prev     Position // the position before it in this log (and scope)
+	Position Position
+	Time     Time      // zero from a source that mints
+	Major    uint64    // Version.Major of its changes
+	Commit   time.Time // wall-clock commit time at the source, where known
+	Schemas  []*Schema // first used in this transaction
+	Changes  []Change
+}
+
+// Record is a row of the state, or a tombstone.
+type Record struct {
+	Schema  *Schema
+	Key     []byte
+	Row     Row // nil if Deleted
+	Stamp   Stamp
+	Deleted bool
+}
+
+// Scope names the part of a log that a cursor covers. The empty Scope is the
+// whole log. What was read through a narrower scope proves nothing about a
+// wider one.
+type Scope string
+
+// CursorKey names a cursor of the vector.
+type CursorKey struct {
+	Log   LogID
+	Scope Scope
+}
+
+// Cursor is one entry of a cursor vector.
+type Cursor struct {
+	CursorKey
+	Position Position
+	Time     Time // of the last transaction applied; 0 where unknown
+}
+
+// Cursors is a cursor vector: the last position applied of each upstream log.
+type Cursors map[CursorKey]Cursor

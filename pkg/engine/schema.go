@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"sync"
+)
+
+// TableName names a table by its parts, unquoted: they may hold dots, quotes
+// and any other character PostgreSQL allows.
+type TableName struct {
+	Schema string
+	Name   string
+}
+
+// String returns schema.name for logs and messages. It is not an identity:
+// "a.b"."c" and "a"."b.c" read the same.
+func (t TableName) String() string { return t.Schema + "." + t.Name }
+
+// ReplicaIdentity is a table's REPLICA IDENTITY, as pg_class.relreplident has it.
+type ReplicaIdentity byte
+
+// The values of pg_class.relreplident.
+const (
+	IdentityDefault ReplicaIdentity = 'd'
+	IdentityNothing ReplicaIdentity = 'n'
+	IdentityFull    ReplicaIdentity = 'f'
+	IdentityIndex   ReplicaIdentity = 'i'
+)
+
+// Column describes one column of a table.
+type Column struct {
+	Name     string
+	Number   int16  // pg_attribute.attnum: a column dropped and added again has another
+	TypeOID  uint32 // 0 where the source does not know
+	TypeName string // as format_type prints it, such as "numeric(10,2)"; empty where unknown
+	TypeMod  int32
+	Key      bool // part of the key that identifies a row
+}
+
+// Schema is one version of a table's shape within a log. It is immutable once
+// defined.
+type Schema struct {
+	ID              uint32 // unique within the log, from 1, in order of definition
+	Table           TableName
+	RelationOID     uint32
+	ReplicaIdentity ReplicaIdentity
+	Columns         []Column
+}
+
+// KeyColumns returns the indexes of the key columns, in column order.
+func (s *Schema) KeyColumns() []int {
+	var k []int
+	for i, c := range s.Columns {
+		if c.Key {
+			k = append(k, i)
+		}
+	}
+	return k
+}
+
+// Fingerprint identifies the shape without its ID: relation OID, attribute
+// numbers, names, types, type modifiers, keys and replica identity. Two schemas
+// with equal fingerprints give a row's bytes the same meaning.
+func (s *Schema) Fingerprint() uint64 {
+	h := fnv.New64a()
+	var n [8]byte
+	num := func(v uint64) { binary.LittleEndian.PutUint64(n[:], v); _, _ = h.Write(n[:]) }
+	str := func(v string) { num(uint64(len(v))); _, _ = h.Write([]byte(v)) }
+	str(s.Table.Schema)
+	str(s.Table.Name)
+	num(uint64(s.RelationOID))
+	num(uint64(s.ReplicaIdentity))
+	for _, c := range s.Columns {
+		str(c.Name)
+		num(uint64(uint16(c.Number)))
+		num(uint64(c.TypeOID))
+		str(c.TypeName)
+		num(uint64(uint32(c.TypeMod)))
+		if c.Key {
+			num(1)
+		} else {
+			num(0)
+		}
+	}
+	return h.Sum64()
+}
+
+// SchemaSet gives out schema IDs for one log. It is safe for concurrent use.
+type SchemaSet struct {
+	mu     sync.Mutex
+	byID   []*Schema // byID[i].ID == i+1
+	byHash map[uint64]*Schema
+}
+
+// NewSchemaSet returns a set that already holds known, which must carry the IDs
+// 1..n in order.
+func NewSchemaSet(known ...*Schema) *SchemaSet {
+	set := &SchemaSet{byHash: map[uint64]*Schema{}}
+	for i, s := range known {
+		if s.ID != uint32(i+1) {
+			panic(fmt.Sprintf("engine: schema %s has ID %d, want %d", s.Table, s.ID, i+1))
+		}
+		set.byID = append(set.byID, s)
+		set.byHash[s.Fingerprint()] = s
+	}
+	return set
+}
+
+// Define returns the schema of s's shape with its ID, and whether it is new to
+// the set. s itself is kept when it is new and must not be altered afterwards.
+func (set *SchemaSet) Define(s *Schema) (*Schema, bool) {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	f := s.Fingerprint()
+	if have := set.byHash[f]; have != nil {
+		return have, false
+	}
+	s.ID = uint32(len(set.byID) + 1)
+	set.byID = append(set.byID, s)
+	set.byHash[f] = s
+	return s, true
+}

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"context"
+	"errors"
+)
+
+// Errors of stores.
+var (
+	// ErrGap: the log no longer holds the position asked for; only a baseline helps.
+	ErrGap = errors.New("the log no longer holds this position")
+	// ErrUnknownLog: the store does not hold the log.
+	ErrUnknownLog = errors.New("unknown log")
+	// ErrClosed: the store has been closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Store keeps a node's logs, state and cursor vector, and commits changes to
+// all three at once. Implementations pass storetest.Run.
+type Store interface {
+	// Durable reports whether what Commit has returned from survives a crash.
+	Durable() bool
+	// Begin starts the write transaction. There is one at a time: Begin waits for
+	// the other to end, or for ctx.
+	Begin(ctx context.Context) (Tx, error)
+	// NewStage starts a staged table: rows of a baseline, kept apart from the
+	// state until Tx.Adopt. It needs no write transaction.
+	NewStage(table TableName) Stage
+	// View returns a consistent, read-only view as of the last commit. It never
+	// waits for a writer, and a writer never waits for it. Close it soon: it holds
+	// memory.
+	View() View
+	// Changed returns a channel that is closed at the next commit.
+	Changed() <-chan struct{}
+	Close() error
+}
+
+// LogInfo is what a store holds of a log. A reader whose cursor is at or after
+// Oldest can be served from the log.
+type LogInfo struct {
+	ID      LogID
+	Oldest  Position // position before the oldest entry held; equals Head when none is
+	Head    Position // end of the newest transaction
+	Time    Time     // of the newest transaction
+	Changes int      // held
+	Bytes   int      // held
+}
+
+// View is a consistent, read-only view of a store. It is safe for concurrent
+// use. Bytes it returns are valid until Close and must not be altered.
+type View interface {
+	// Get returns the record at key, tombstones included.
+	Get(table TableName, key []byte) (Record, bool, error)
+	// Scan calls fn for each record of table with key >= from, in key order,
+	// tombstones included, until fn returns false. The record passed to fn is
+	// valid only during the call.
+	Scan(table TableName, from []byte, fn func(*Record) bool) error
+	// Tables returns the tables of the state, ordered by schema and name.
+	Tables() []TableInfo
+	// Truncated returns the newest truncate of the table by origin; zero if none.
+	Truncated(table TableName, origin string) Stamp
+	// Schema returns a schema of a log, or nil.
+	Schema(log LogID, id uint32) *Schema
+	// Schemas returns the schemas of a log, by ID.
+	Schemas(log LogID) []*Schema
+	// Cursors returns the cursor vector. It must not be altered.
+	Cursors() Cursors
+	// Logs returns the logs held, ordered by origin and epoch.
+	Logs() []LogInfo
+	Log(log LogID) (LogInfo, bool)
+	// ReadLog returns blocks that follow position after, oldest first: at least
+	// one if any, then as many as fit in maxBytes; none at the head. It gives
+	// ErrGap if after is before the oldest entry held, ErrUnknownLog. All parts of
+	// a transaction are in the view, or none; a read may end between parts, and
+	// goes on with ReadPart.
+	ReadLog(log LogID, after Position, maxBytes int) ([]*Block, error)
+	// ReadPart is ReadLog from within the transaction that follows after: it
+	// starts at the numbered part.
+	ReadPart(log LogID, after Position, part uint32, maxBytes int) ([]*Block, error)
+	Close()
+}
+
+// TableInfo is what a store holds of a table.
+type TableInfo struct {
+	Table      TableName
+	Schema     *Schema // newest
+	Log        LogID   // of Schema
+	Rows       int     // live
+	Tombstones int
+	Bytes      int // of live rows: keys and rows, without stamps
+}
+
+// Tx is a store's write transaction. Its reads see its own writes. Bytes passed
+// in are copied.
+type Tx interface {
+	View
+	// PutSchema records a schema of a log (idempotent).
+	PutSchema(log LogID, s *Schema) error
+	// Put writes a record, whatever is there: the engine has compared stamps.
+	Put(r *Record) error
+	// Remove takes a record out, leaving no tombstone.
+	Remove(table TableName, key []byte) error
+	// SetTruncated records the newest truncate of table by s.Origin.
+	SetTruncated(table TableName, s Stamp) error
+	// Adopt makes a staged table the state's, replacing what is there. The stage
+	// is spent.
+	Adopt(s Stage) error
+	// Append adds blocks to a log. The first block's Prev must be the log's head.
+	// The block's memory passes to the store.
+	Append(log LogID, compare Comparator, blocks ...*Block) error
+	// ResetLog empties a log, or creates it, with its head at a position.
+	ResetLog(log LogID, compare Comparator, head Position, t Time) error
+	// DropLog forgets a log with its schemas' IDs, entries and cursors.
+	DropLog(log LogID) error
+	SetCursor(c Cursor) error
+	// Commit makes everything visible at once, and durable if the store is.
+	// After it, or Rollback, the transaction is spent.
+	Commit() error
+	Rollback()
+}
+
+// Stage is a table being baselined. Put may be called from several goroutines.
+type Stage interface {
+	Table() TableName
+	// Put adds records, in any order; of two with one key the later stays.
+	Put(rs []Record) error
+	// Get and Scan read the stage, as View's do.
+	Get(key []byte) (Record, bool, error)
+	Scan(from []byte, fn func(*Record) bool) error
+	Rows() int
+	Close()
+}
