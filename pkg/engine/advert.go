@@ -1,0 +1,37 @@
+package engine
+
+// Advert is what a node says of a log it can serve. It never says more than
+// the store has committed.
+type Advert struct {
+	Log    LogID
+	Tables []TableName
+	// Path is the nodes the log passes on its way here, nearest first: this node,
+	// its parent, ..., the origin. A node refuses an advert whose path holds it.
+	Path   []string
+	Oldest Position
+	Head   Position
+	Time   Time // of the transaction at Head
+}
+
+// Host is what serving needs of a node. An *Engine is one.
+type Host interface {
+	NodeID() string
+	// Adverts returns the logs that are baselined and can be served, ordered by
+	// origin and epoch; at most one epoch of an origin.
+	Adverts() []Advert
+	// Comparator returns a log's comparator; the default for an unknown log.
+	Comparator(log LogID) Comparator
+	View() View
+	// Changed returns a channel that is closed at the next commit or change of
+	// the adverts.
+	Changed() <-chan struct{}
+	// Highest returns the highest epoch and time held of an origin, for Hello; it
+	// is zero for an unknown origin.
+	Highest(origin string) (Epoch, Time)
+	// Witness tells the node the highest epoch and time that a peer holds of it. If
+	// they are above its own, its history was lost: it takes a new epoch above
+	// them before it serves its own logs again.
+	Witness(peer string, e Epoch, t Time)
+	// Acked records how far a reader has got in a log.
+	Acked(reader string, key CursorKey, at Position, durable bool)
+}
