@@ -34,7 +34,10 @@ type Change struct {
 	// taken from the row at OldKey. A source emits such an update as a Delete of
 	// OldKey and then this Put, in one transaction.
 	OldKey []byte
-	Row    Row // OpPut only: the full row, or with unchanged columns if the source minted it
+	Row    Row // OpPut only
+	// Partial says that Row has unchanged columns. Only a source that mints may
+	// send one: the engine fills it in from the state.
+	Partial bool
 	// Stamp identifies the write. A source that mints sets only Version; the
 	// engine fills in the rest.
 	Stamp Stamp

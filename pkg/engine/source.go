@@ -138,6 +138,12 @@ type BaselineSpec struct {
 	Others map[LogID][]*Schema
 	Tables []TableName
 	Reason string // why, for status and events; empty for the first
+	// At is the position the baseline is consistent at, and Time that of the last
+	// transaction in it; a source that mints leaves Time zero.
+	At   Position
+	Time Time
+	// Major is the Version.Major of rows without a stamp.
+	Major uint64
 }
 
 // BaselineWriter takes the rows of a baseline. Rows may be called from several
@@ -146,9 +152,9 @@ type BaselineSpec struct {
 type BaselineWriter interface {
 	// Rows adds rows and tombstones of one table. A source that mints sets no stamp.
 	Rows(table TableName, rs []Record) error
-	// Commit makes the baseline the state as of a position, in one commit with
-	// the cursor. major is the Version.Major of rows without a stamp.
-	Commit(ctx context.Context, at Position, t Time, major uint64) error
+	// Commit makes the baseline the state as of spec.At, in one commit with the
+	// cursor.
+	Commit(ctx context.Context) error
 	Abort()
 }
 

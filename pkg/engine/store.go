@@ -98,6 +98,9 @@ type Tx interface {
 	PutSchema(log LogID, s *Schema) error
 	// Put writes a record, whatever is there: the engine has compared stamps.
 	Put(r *Record) error
+	// Merge is Put if the record's stamp is above the one at its key, tombstones
+	// included, or if there is none; it reports whether it was.
+	Merge(r *Record) (applied bool, err error)
 	// Remove takes a record out, leaving no tombstone.
 	Remove(table TableName, key []byte) error
 	// SetTruncated records the newest truncate of table by s.Origin.
@@ -110,7 +113,8 @@ type Tx interface {
 	Append(log LogID, compare Comparator, blocks ...*Block) error
 	// ResetLog empties a log, or creates it, with its head at a position.
 	ResetLog(log LogID, compare Comparator, head Position, t Time) error
-	// DropLog forgets a log with its schemas' IDs, entries and cursors.
+	// DropLog forgets a log's entries and cursors. Its schemas stay: rows that were
+	// stamped in it may still be there.
 	DropLog(log LogID) error
 	SetCursor(c Cursor) error
 	// Commit makes everything visible at once, and durable if the store is.
