@@ -1,0 +1,128 @@
+package v1alpha1
+
+// Conditions. Ready is the summary and mirrors the first of the others that
+// does not hold. Reconciling and Stalled follow kstatus: they are present only
+// while they are true, and Stalled only where a person must act.
+const (
+	// ConditionReady is the summary: the resource does what its spec says.
+	ConditionReady = "Ready"
+	// ConditionReconciling is present while the controllers or the node are
+	// still on their way and will go on by themselves.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is present while nothing will move until a person
+	// changes something.
+	ConditionStalled = "Stalled"
+	// ConditionAccepted says whether the spec can be acted on at all.
+	ConditionAccepted = "Accepted"
+	// ConditionResolvedRefs says whether every source, parent and Secret that
+	// the spec names exists and may be used.
+	ConditionResolvedRefs = "ResolvedRefs"
+	// ConditionAcyclic says whether data can travel without coming back.
+	ConditionAcyclic = "Acyclic"
+	// ConditionWorkloadAvailable says whether the node's pods run.
+	ConditionWorkloadAvailable = "WorkloadAvailable"
+	// ConditionStreaming says whether the node receives from all its sources,
+	// as the node itself reports it.
+	ConditionStreaming = "Streaming"
+	// ConditionCaughtUp says whether the node's lag is within bounds.
+	ConditionCaughtUp = "CaughtUp"
+)
+
+// Reasons that say a condition holds.
+const (
+	// ReasonReady: everything holds.
+	ReasonReady = "Ready"
+	// ReasonAccepted: the spec is acted on.
+	ReasonAccepted = "Accepted"
+	// ReasonResolved: every reference was found.
+	ReasonResolved = "Resolved"
+	// ReasonAcyclic: no cycle runs through this node.
+	ReasonAcyclic = "Acyclic"
+	// ReasonAvailable: the pods run and are ready.
+	ReasonAvailable = "Available"
+	// ReasonStreaming: every source delivers.
+	ReasonStreaming = "Streaming"
+	// ReasonCaughtUp: the lag is within bounds.
+	ReasonCaughtUp = "CaughtUp"
+)
+
+// Reasons of Accepted.
+const (
+	// ReasonInvalid: the spec contradicts itself; the message says where.
+	ReasonInvalid = "Invalid"
+	// ReasonNotPermitted: a parent in another namespace does not list this
+	// namespace in its serve.allowedConsumers.
+	ReasonNotPermitted = "NotPermitted"
+	// ReasonSlotConflict: an older resource holds the same replication slot on
+	// the same server.
+	ReasonSlotConflict = "SlotConflict"
+)
+
+// Reasons of ResolvedRefs. All of them mean waiting, and heal by themselves.
+const (
+	// ReasonParentNotFound: a parent node does not exist, or is being deleted.
+	ReasonParentNotFound = "ParentNotFound"
+	// ReasonSourceNotFound: a PostgresSource or FanoutSource does not exist.
+	ReasonSourceNotFound = "SourceNotFound"
+	// ReasonSecretNotFound: a Secret, or a key in it, does not exist.
+	ReasonSecretNotFound = "SecretNotFound"
+)
+
+// Reasons of Acyclic.
+const (
+	// ReasonLoopDetected: the node stands on a cycle; the message writes it
+	// out from its smallest name. The node keeps its last good wiring.
+	ReasonLoopDetected = "LoopDetected"
+	// ReasonConditionalLoop: a cycle would close if standby parents took over.
+	// A warning: the condition is true and Ready is not affected. A candidate
+	// that stands below the node is listed but not eligible.
+	ReasonConditionalLoop = "ConditionalLoop"
+	// ReasonMaxDepthExceeded: more than MaxDepth nodes stand above this one.
+	ReasonMaxDepthExceeded = "MaxDepthExceeded"
+)
+
+// Reasons of WorkloadAvailable.
+const (
+	// ReasonProgressing: the pods are being created or are not ready yet.
+	ReasonProgressing = "Progressing"
+	// ReasonRollingOut: pods of a former configuration are being replaced.
+	ReasonRollingOut = "RollingOut"
+	// ReasonSuspended: spec.suspend is true; no pod runs.
+	ReasonSuspended = "Suspended"
+	// ReasonObjectConflict: an object that this node needs exists already and
+	// belongs to someone else.
+	ReasonObjectConflict = "ObjectConflict"
+	// ReasonWaiting: an earlier condition keeps the workload from existing.
+	ReasonWaiting = "Waiting"
+)
+
+// Reasons of Streaming, as nodes report them.
+const (
+	// ReasonConnecting: a source is being connected to.
+	ReasonConnecting = "Connecting"
+	// ReasonBaselining: the first copy of the tables is under way.
+	ReasonBaselining = "Baselining"
+	// ReasonRebaselining: the tables are copied again; the old rows are served
+	// meanwhile.
+	ReasonRebaselining = "Rebaselining"
+	// ReasonNoHealthyParent: no candidate answers; the node holds and serves
+	// what it has.
+	ReasonNoHealthyParent = "NoHealthyParent"
+	// ReasonAuthenticationFailed: the source refused the credentials.
+	ReasonAuthenticationFailed = "AuthenticationFailed"
+	// ReasonPreflightFailed: the source is not set up for replication.
+	ReasonPreflightFailed = "PreflightFailed"
+	// ReasonTableNotFound: a table does not exist at the source.
+	ReasonTableNotFound = "TableNotFound"
+	// ReasonSlotBusy: the replication slot is in use by another session.
+	ReasonSlotBusy = "SlotBusy"
+	// ReasonStatusUnknown: the manager has no report of the node; that alone
+	// changes nothing about the node.
+	ReasonStatusUnknown = "StatusUnknown"
+)
+
+// ReasonLagging is the reason of CaughtUp while the lag is out of bounds.
+const ReasonLagging = "Lagging"
+
+// MaxDepth is how many nodes may stand above a node on its active path.
+const MaxDepth = 8

@@ -1,0 +1,357 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// StorageType names a store.
+// +kubebuilder:validation:Enum=Memory
+type StorageType string
+
+// StorageMemory keeps everything in memory and starts from a baseline.
+const StorageMemory StorageType = "Memory"
+
+// NodeSource is something a node takes data from: named, or given inline.
+// +kubebuilder:validation:XValidation:rule="[has(self.postgresSourceRef), has(self.fanoutSourceRef), has(self.postgres), has(self.fanout)].filter(x, x).size() == 1",message="A source must have exactly one of postgresSourceRef, fanoutSourceRef, postgres and fanout."
+type NodeSource struct {
+	// Name of the source within the node.
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="A source's name must start with a lower case letter and hold lower case letters, digits and dashes only."
+	Name string `json:"name"`
+
+	// PostgresSourceRef names a PostgresSource of the same namespace.
+	// +optional
+	PostgresSourceRef *LocalReference `json:"postgresSourceRef,omitempty"`
+
+	// FanoutSourceRef names a FanoutSource of the same namespace.
+	// +optional
+	FanoutSourceRef *LocalReference `json:"fanoutSourceRef,omitempty"`
+
+	// Postgres gives a PostgreSQL source here, for this node alone.
+	// +optional
+	Postgres *PostgresSourceSpec `json:"postgres,omitempty"`
+
+	// Fanout gives the upstream fan-outs here, for this node alone.
+	// +optional
+	Fanout *FanoutSourceSpec `json:"fanout,omitempty"`
+}
+
+// NodeJournal bounds what a node keeps of its logs for readers to resume from.
+type NodeJournal struct {
+	// MaxBytes of entries to keep over all logs; 256Mi when it is not set.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="journal.maxBytes must be a quantity from 1Mi to 1Ti, such as 256Mi."
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+}
+
+// NodeStorage says where a node keeps state, logs and cursors.
+type NodeStorage struct {
+	// Type of the store; Memory when it is not set.
+	// +optional
+	Type StorageType `json:"type,omitempty"`
+
+	// Journal bounds what is kept for readers to resume from.
+	// +optional
+	Journal *NodeJournal `json:"journal,omitempty"`
+}
+
+// ConsumerGrant allows a namespace to read from a node.
+type ConsumerGrant struct {
+	// Namespace that may read, or * for every one.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == '*' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="A consumer's namespace must be the name of a namespace, or * for every one."
+	Namespace string `json:"namespace"`
+}
+
+// NodeServe says how a node serves those below it.
+type NodeServe struct {
+	// Port of the replication protocol; 7400 when it is not set.
+	// +optional
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:validation:XValidation:rule="self != 8080",message="serve.port cannot be 8080: the node serves HTTP there."
+	Port int32 `json:"port,omitempty"`
+
+	// AllowedConsumers are the other namespaces whose nodes and readers may
+	// read from this node. Its own namespace always may.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +kubebuilder:validation:MaxItems=64
+	AllowedConsumers []ConsumerGrant `json:"allowedConsumers,omitempty"`
+}
+
+// NodePodTemplate is what may be said about a node's pods.
+type NodePodTemplate struct {
+	// Labels to add to the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Annotations to add to the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// NodeSelector of the pods.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=64
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Tolerations of the pods.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+
+	// Affinity of the pods. When it is not set, the replicas of a node are
+	// spread over hosts where that is possible.
+	// +optional
+	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+
+	// ImagePullSecrets for the node's image.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+}
+
+// ReplicationNodeSpec says what a node replicates and how it runs.
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !self.sources.exists(s, has(s.postgres) || has(s.postgresSourceRef))",message="replicas must be at most 1 for a node with a PostgreSQL source: a replication slot has one reader. Put a node with replicas below it."
+type ReplicationNodeSpec struct {
+	// Sources that the node takes data from.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Sources []NodeSource `json:"sources"`
+
+	// Storage of the node.
+	// +optional
+	Storage *NodeStorage `json:"storage,omitempty"`
+
+	// Serve says how the node serves those below it.
+	// +optional
+	Serve *NodeServe `json:"serve,omitempty"`
+
+	// Replicas of a node without a PostgreSQL source; 1 when it is not set.
+	// Each replica holds everything, and a reader resumes at any of them.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// Image of the node; the manager's --node-image when it is not set.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+
+	// Resources of the node's container.
+	// +optional
+	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// PodTemplate is what else may be said about the pods.
+	// +optional
+	PodTemplate *NodePodTemplate `json:"podTemplate,omitempty"`
+
+	// Suspend stops the node's pods and keeps everything else.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+
+	// DrainTimeout is how long a node that ends waits for its readers to move
+	// to another; 20s when it is not set.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('1h')",message="drainTimeout must be a duration of at most 1h, such as 20s."
+	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
+}
+
+// ParentStatus is a parent that a node reads from.
+type ParentStatus struct {
+	// ID of the parent: namespace/name of a node, or an address.
+	ID string `json:"id"`
+
+	// Address that the parent is read at.
+	// +optional
+	Address string `json:"address,omitempty"`
+
+	// Since when the node reads from it.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+
+	// Why the node reads from it.
+	// +optional
+	Why string `json:"why,omitempty"`
+}
+
+// CandidateStatus is a parent that a node may read from.
+type CandidateStatus struct {
+	// ID of the candidate: namespace/name of a node, or an address.
+	ID string `json:"id"`
+
+	// Eligible says whether the node may move to it.
+	Eligible bool `json:"eligible"`
+
+	// Why a candidate is not eligible.
+	// +optional
+	Why string `json:"why,omitempty"`
+}
+
+// NodeSourceStatus is what is known of one source of a node.
+type NodeSourceStatus struct {
+	// Name of the source within the node.
+	Name string `json:"name"`
+
+	// Kind of the source: postgres or fanout.
+	Kind string `json:"kind"`
+
+	// State that the node reports.
+	// +optional
+	State string `json:"state,omitempty"`
+
+	// Slot that the node holds, of a PostgreSQL source.
+	// +optional
+	Slot string `json:"slot,omitempty"`
+
+	// Parent that the node reads from at present.
+	// +optional
+	Parent *ParentStatus `json:"parent,omitempty"`
+
+	// Candidates in order of preference.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Candidates []CandidateStatus `json:"candidates,omitempty"`
+}
+
+// OriginStatus is how far a node is with one log.
+type OriginStatus struct {
+	// Origin of the log.
+	Origin string `json:"origin"`
+
+	// Epoch of the log.
+	// +optional
+	Epoch string `json:"epoch,omitempty"`
+
+	// Lag behind the log's head, in steps: under 1s, 5s, 15s, 60s, 5m, 15m, 1h
+	// or more. The exact series are metrics.
+	// +optional
+	Lag string `json:"lag,omitempty"`
+
+	// Hops between the origin and this node.
+	// +optional
+	Hops int32 `json:"hops,omitempty"`
+}
+
+// ReplicationNodeStatus is what the controllers know of a node.
+type ReplicationNodeStatus struct {
+	// ObservedGeneration is the generation of the spec that this status is
+	// about; -1 until a controller has seen the resource.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Conditions of the node.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Parent of the first source, for people.
+	// +optional
+	Parent string `json:"parent,omitempty"`
+
+	// Depth is how many nodes stand above this one on its longest active path.
+	// +optional
+	Depth *int32 `json:"depth,omitempty"`
+
+	// Lag is the largest of the origins'.
+	// +optional
+	Lag string `json:"lag,omitempty"`
+
+	// Sources of the node.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Sources []NodeSourceStatus `json:"sources,omitempty"`
+
+	// Origins that the node carries logs of, at most 16.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Origins []OriginStatus `json:"origins,omitempty"`
+
+	// Children that have this node for their first parent, at most 64.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Children []string `json:"children,omitempty"`
+
+	// Endpoint that the node is read at.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Image that the node runs.
+	// +optional
+	Image string `json:"image,omitempty"`
+
+	// ConfigHash is the hash of the static configuration; another one rolls
+	// the pods.
+	// +optional
+	ConfigHash string `json:"configHash,omitempty"`
+
+	// WiringEpoch grows with each change of the wiring.
+	// +optional
+	WiringEpoch int64 `json:"wiringEpoch,omitempty"`
+
+	// Rebaselines is how often the node's present pods had to copy tables
+	// again.
+	// +optional
+	Rebaselines int64 `json:"rebaselines,omitempty"`
+
+	// Replicas that exist.
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
+
+	// Selector of the pods, for autoscalers.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+}
+
+// ReplicationNode runs the engine: it takes data from its sources and serves
+// it to those below.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=rnode,categories=tributary
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Parent",type=string,JSONPath=`.status.parent`
+// +kubebuilder:printcolumn:name="Depth",type=integer,JSONPath=`.status.depth`
+// +kubebuilder:printcolumn:name="Lag",type=string,JSONPath=`.status.lag`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="The name of a ReplicationNode may have at most 52 characters, since the names of its pods are made from it; choose a shorter one."
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="The name of a ReplicationNode must start with a lower case letter and hold lower case letters, digits and dashes only, since it is also the name of a Service."
+// +kubebuilder:validation:XValidation:rule="!self.spec.sources.exists(s, has(s.fanout) && s.fanout.upstreams.exists(u, has(u.nodeRef) && u.nodeRef.name == self.metadata.name && !has(u.nodeRef.namespace)))",message="A node cannot be its own upstream: name another node, or leave this upstream out."
+type ReplicationNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec ReplicationNodeSpec `json:"spec"`
+
+	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
+	Status ReplicationNodeStatus `json:"status,omitempty"`
+}
+
+// ReplicationNodeList is a list of ReplicationNodes.
+//
+// +kubebuilder:object:root=true
+type ReplicationNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ReplicationNode `json:"items"`
+}
