@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/fnv"
 	"sync"
 )
@@ -42,7 +41,7 @@ type Column struct {
 // Schema is one version of a table's shape within a log. It is immutable once
 // defined.
 type Schema struct {
-	ID              uint32 // unique within the log, from 1, in order of definition
+	ID              uint32 // unique within the log, from 1, growing in order of definition
 	Table           TableName
 	RelationOID     uint32
 	ReplicaIdentity ReplicaIdentity
@@ -90,19 +89,15 @@ func (s *Schema) Fingerprint() uint64 {
 // SchemaSet gives out schema IDs for one log. It is safe for concurrent use.
 type SchemaSet struct {
 	mu     sync.Mutex
-	byID   []*Schema // byID[i].ID == i+1
+	last   uint32 // highest ID given out
 	byHash map[uint64]*Schema
 }
 
-// NewSchemaSet returns a set that already holds known, which must carry the IDs
-// 1..n in order.
+// NewSchemaSet returns a set that already holds known, with their IDs.
 func NewSchemaSet(known ...*Schema) *SchemaSet {
 	set := &SchemaSet{byHash: map[uint64]*Schema{}}
-	for i, s := range known {
-		if s.ID != uint32(i+1) {
-			panic(fmt.Sprintf("engine: schema %s has ID %d, want %d", s.Table, s.ID, i+1))
-		}
-		set.byID = append(set.byID, s)
+	for _, s := range known {
+		set.last = max(set.last, s.ID)
 		set.byHash[s.Fingerprint()] = s
 	}
 	return set
@@ -117,8 +112,8 @@ func (set *SchemaSet) Define(s *Schema) (*Schema, bool) {
 	if have := set.byHash[f]; have != nil {
 		return have, false
 	}
-	s.ID = uint32(len(set.byID) + 1)
-	set.byID = append(set.byID, s)
+	set.last++
+	s.ID = set.last
 	set.byHash[f] = s
 	return s, true
 }

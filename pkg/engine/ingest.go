@@ -1,0 +1,355 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Apply commits transactions of the log that this source mints.
+func (s *source) Apply(ctx context.Context, txs []Transaction) error {
+	if len(txs) == 0 {
+		return nil
+	}
+	e := s.engine
+	s.mu.Lock()
+	log := s.own
+	s.mu.Unlock()
+	if log.IsZero() {
+		return errors.New("engine: Apply from a source that does not mint")
+	}
+	tx, err := e.store.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	key := CursorKey{Log: log}
+	cursor, ok := tx.Cursors()[key]
+	if !ok {
+		return fmt.Errorf("log %s: transactions before a baseline: %w", log, ErrReBaselineRequired)
+	}
+	compare := s.sync.ComparePositions
+	w := NewBlockBuilder(log, cursor.Position)
+	m := merger{tx: tx}
+	for i := range txs {
+		t := &txs[i]
+		if compare(t.Position, cursor.Position) <= 0 {
+			continue // sent again after a reconnect
+		}
+		t.Log, t.Prev, t.Time = log, cursor.Position, e.clock.NextAt(t.Commit)
+		for _, sc := range t.Schemas {
+			if err := tx.PutSchema(log, sc); err != nil {
+				return err
+			}
+		}
+		if err := m.mint(t); err != nil {
+			return err
+		}
+		w.Add(t)
+		cursor = Cursor{key, t.Position, t.Time}
+	}
+	blocks := w.Blocks()
+	if len(blocks) == 0 {
+		return nil
+	}
+	return s.commit(tx, cursor, compare, blocks)
+}
+
+// commit appends blocks, moves the cursor to match, commits, and only then
+// tells anyone.
+func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Block) error {
+	if len(blocks) > 0 {
+		if err := s.policy.Append(tx, cursor.Log, compare, blocks); err != nil {
+			return err
+		}
+	}
+	if err := tx.SetCursor(cursor); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	e := s.engine
+	e.mu.Lock()
+	if l := e.logs[cursor.Log]; l != nil {
+		l.applied = e.now()
+	}
+	e.notify()
+	e.mu.Unlock()
+	s.sync.Ack(cursor, e.store.Durable())
+	return nil
+}
+
+// merger applies changes to the state within one store transaction.
+type merger struct {
+	tx  Tx
+	old []byte // scratch: the row a key change moved
+	rec Record
+}
+
+// mint stamps a transaction's changes, fills in unchanged columns and applies
+// them to the state. Rows that had to be filled are replaced in t.
+func (m *merger) mint(t *Transaction) error {
+	var moved Record // the row that the Delete of a key change took away
+	for i := range t.Changes {
+		c := &t.Changes[i]
+		c.Stamp = Stamp{t.Time, t.Log.Origin, t.Log.Epoch, Version{t.Major, uint32(i + 1)}}
+		if c.Op == OpDelete && i+1 < len(t.Changes) && t.Changes[i+1].Partial && bytes.Equal(t.Changes[i+1].OldKey, c.Key) {
+			old, ok, err := m.tx.Get(c.Schema.Table, c.Key)
+			if err != nil {
+				return err
+			}
+			if ok && !old.Deleted {
+				m.old = append(m.old[:0], old.Row...)
+				moved = Record{Schema: old.Schema, Key: c.Key, Row: m.old}
+			}
+		}
+		if c.Partial {
+			if err := m.fill(c, moved); err != nil {
+				return fmt.Errorf("transaction at %s: %w: %w", t.Position, err, ErrReBaselineRequired)
+			}
+		}
+		if err := m.apply(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *merger) fill(c *Change, moved Record) error {
+	old := moved
+	if c.OldKey == nil || !bytes.Equal(c.OldKey, moved.Key) {
+		var ok bool
+		var err error
+		if old, ok, err = m.tx.Get(c.Schema.Table, c.Key); err != nil {
+			return err
+		}
+		if !ok || old.Deleted {
+			return fmt.Errorf("an update of %s leaves columns unchanged, and the state does not hold the row", c.Schema.Table)
+		}
+	}
+	row, err := c.Row.FillUnchanged(nil, c.Schema, old.Row, old.Schema)
+	if err != nil {
+		return err
+	}
+	c.Row, c.Partial = row, false
+	return nil
+}
+
+// apply merges one stamped change into the state: the greatest stamp per key
+// stays, and a truncate covers the older writes of its own origin.
+func (m *merger) apply(c *Change) error {
+	if c.Op == OpTruncate {
+		return m.truncate(c.Schema.Table, c.Stamp)
+	}
+	m.rec = Record{Schema: c.Schema, Key: c.Key, Row: c.Row, Stamp: c.Stamp, Deleted: c.Op == OpDelete}
+	return m.merge(&m.rec)
+}
+
+func (m *merger) merge(r *Record) error {
+	if !r.Deleted && r.Stamp.Compare(m.tx.Truncated(r.Schema.Table, r.Stamp.Origin)) < 0 {
+		// covered by a truncate that came first: it counts, as a deleted row
+		r.Deleted, r.Row = true, nil
+	}
+	_, err := m.tx.Merge(r)
+	return err
+}
+
+// truncate deletes the older rows of the stamp's origin. Each keeps the stamp
+// of its last write, so that the order of arrival makes no difference.
+func (m *merger) truncate(table TableName, at Stamp) error {
+	if at.Compare(m.tx.Truncated(table, at.Origin)) <= 0 {
+		return nil
+	}
+	var covered []Record
+	err := m.tx.Scan(table, nil, func(r *Record) bool {
+		if !r.Deleted && r.Stamp.Origin == at.Origin && r.Stamp.Compare(at) < 0 {
+			covered = append(covered, Record{Schema: r.Schema, Key: slices.Clone(r.Key), Stamp: r.Stamp, Deleted: true})
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	for i := range covered {
+		if err := m.tx.Put(&covered[i]); err != nil {
+			return err
+		}
+	}
+	return m.tx.SetTruncated(table, at)
+}
+
+// ApplyBlocks commits blocks of a carried log, verbatim.
+func (s *source) ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block) error {
+	if len(blocks) == 0 {
+		return nil
+	}
+	e := s.engine
+	compare, err := s.carried(key.Log)
+	if err != nil {
+		return err
+	}
+	tx, err := e.store.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	cursor, ok := tx.Cursors()[key]
+	if !ok {
+		return &HoleError{key, "", blocks[0].Prev}
+	}
+	m := merger{tx: tx}
+	s.mu.Lock()
+	parts := s.pending[key]
+	s.mu.Unlock()
+	var done []*Block
+	for _, b := range blocks {
+		b, follows, err := follow(key, cursor.Position, parts, b, compare)
+		if err != nil {
+			return err
+		}
+		if !follows {
+			continue
+		}
+		if b.Part == 0 {
+			parts = nil
+		}
+		if !b.Last {
+			parts = append(parts, b)
+			continue
+		}
+		whole := append(parts, b)
+		parts = nil
+		for _, p := range whole {
+			if err := m.blockIn(key.Log, p); err != nil {
+				return err
+			}
+		}
+		done = append(done, whole...)
+		cursor = Cursor{key, b.Position, max(cursor.Time, b.Time)}
+	}
+	s.mu.Lock()
+	s.pending[key] = parts
+	s.mu.Unlock()
+	if len(done) == 0 {
+		return nil
+	}
+	return s.commit(tx, cursor, compare, done)
+}
+
+// follow checks that b is what comes next after the cursor and the parts that
+// wait, and takes off what was applied already. follows is false for a
+// repetition.
+func follow(key CursorKey, cursor Position, parts []*Block, b *Block, compare Comparator) (next *Block, follows bool, err error) {
+	if compare(b.Position, cursor) <= 0 {
+		return nil, false, nil
+	}
+	if b.Part > 0 {
+		if len(parts) == 0 || parts[len(parts)-1].Part+1 != b.Part || parts[0].Position != b.Position {
+			return nil, false, fmt.Errorf("part %d of the transaction at %s has no part before it: %w", b.Part, b.Position, &HoleError{key, cursor, b.Prev})
+		}
+		return b, true, nil
+	}
+	if compare(b.Prev, cursor) > 0 {
+		return nil, false, &HoleError{key, cursor, b.Prev}
+	}
+	if compare(b.Prev, cursor) < 0 {
+		if len(b.Ends) == 0 && !b.Last { // a whole transaction that began before the cursor and ends after it
+			c := *b
+			c.Prev = cursor
+			return &c, true, nil
+		}
+		rest, ok := b.After(cursor, compare)
+		if !ok {
+			return nil, false, nil
+		}
+		if rest.Prev != cursor {
+			c := *rest
+			c.Prev, rest = cursor, &c
+		}
+		return rest, true, nil
+	}
+	return b, true, nil
+}
+
+// blockIn applies a block's changes to the state.
+func (m *merger) blockIn(log LogID, b *Block) error {
+	for _, sc := range b.Schemas {
+		if err := m.tx.PutSchema(log, sc); err != nil {
+			return err
+		}
+	}
+	r := b.Reader(log, m.tx.Schema)
+	for r.Next() {
+		if r.IsBegin {
+			continue
+		}
+		if err := m.apply(&r.Change); err != nil {
+			return err
+		}
+	}
+	return r.Err()
+}
+
+// carried returns the comparator of a log that this source has declared.
+func (s *source) carried(log LogID) (Comparator, error) {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.logs[log]
+	if l == nil || l.source != s {
+		return nil, fmt.Errorf("log %s: %w from source %q", log, ErrUnknownLog, s.name)
+	}
+	return l.compare, nil
+}
+
+// Progress advances a cursor over a stretch with nothing in its scope.
+func (s *source) Progress(ctx context.Context, key CursorKey, prev, through Position, t Time) error {
+	return s.ApplyBlocks(ctx, key, []*Block{{Prev: prev, Position: through, Time: t, Last: true, Ends: []End{{Position: through}}}})
+}
+
+// Head tells how far the source's log has got, for lag.
+func (s *source) Head(log LogID, head Position, t Time) {
+	e := s.engine
+	s.mu.Lock()
+	if log.IsZero() {
+		log = s.own
+	}
+	s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.logs[log]; l != nil && l.source == s {
+		l.head, l.headTime, l.headKnown = head, t, true
+	}
+}
+
+// Carry declares a carried log, or its new path.
+func (s *source) Carry(log LogID, compare Comparator, path []string, tables []TableName) error {
+	e := s.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Contains(path, e.id) {
+		return fmt.Errorf("log %s comes by way of this node: %v", log, path)
+	}
+	for id, l := range e.logs {
+		if id.Origin == log.Origin && id.Epoch > log.Epoch && l.ready {
+			return fmt.Errorf("log %s: epoch %d: %w", log, id.Epoch, ErrStaleEpoch)
+		}
+	}
+	l := e.logs[log]
+	if l == nil {
+		l = &logState{}
+		e.logs[log] = l
+	}
+	full := append([]string{e.id}, path...)
+	if !slices.Equal(l.path, full) || l.source != s {
+		defer e.notify()
+	}
+	l.compare, l.path, l.source = compare, full, s
+	if tables != nil {
+		l.tables = slices.Clone(tables)
+	}
+	return nil
+}
