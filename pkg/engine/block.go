@@ -175,16 +175,27 @@ func (w *BlockBuilder) Blocks() []*Block {
 }
 
 func (w *BlockBuilder) begin(t *Transaction, n int) {
-	p := append(w.cur.Payload, tagBegin)
-	p = binary.AppendUvarint(p, uint64(len(t.Position)))
-	p = append(p, t.Position...)
-	p = binary.AppendUvarint(p, t.Major)
-	p = binary.AppendUvarint(p, uint64(t.Time))
-	w.cur.Payload = binary.AppendUvarint(p, uint64(n))
+	w.cur.Payload = appendBegin(w.cur.Payload, &TxHeader{t.Position, t.Major, t.Time, n})
 }
 
 func (w *BlockBuilder) change(t *Transaction, c *Change, i int) {
-	p := w.cur.Payload
+	implied := c.Stamp.Epoch == w.log.Epoch && c.Stamp.Origin == w.log.Origin && c.Stamp.Time == t.Time &&
+		c.Stamp.Version == Version{t.Major, uint32(i + 1)}
+	w.cur.Payload = appendChange(w.cur.Payload, c, implied)
+	w.cur.Changes++
+}
+
+func appendBegin(p []byte, h *TxHeader) []byte {
+	p = append(p, tagBegin)
+	p = binary.AppendUvarint(p, uint64(len(h.Position)))
+	p = append(p, h.Position...)
+	p = binary.AppendUvarint(p, h.Major)
+	p = binary.AppendUvarint(p, uint64(h.Time))
+	return binary.AppendUvarint(p, uint64(h.Changes))
+}
+
+// appendChange adds a change; implied says that its stamp follows from its place.
+func appendChange(p []byte, c *Change, implied bool) []byte {
 	tag := byte(tagPut)
 	switch c.Op {
 	case OpDelete:
@@ -192,8 +203,6 @@ func (w *BlockBuilder) change(t *Transaction, c *Change, i int) {
 	case OpTruncate:
 		tag = tagTruncate
 	}
-	implied := c.Stamp.Epoch == w.log.Epoch && c.Stamp.Origin == w.log.Origin && c.Stamp.Time == t.Time &&
-		c.Stamp.Version == Version{t.Major, uint32(i + 1)}
 	if implied {
 		p = append(p, tag)
 	} else {
@@ -214,8 +223,7 @@ func (w *BlockBuilder) change(t *Transaction, c *Change, i int) {
 		p = binary.AppendUvarint(p, uint64(len(c.Row)))
 		p = append(p, c.Row...)
 	}
-	w.cur.Payload = p
-	w.cur.Changes++
+	return p
 }
 
 // BlockReader reads a block's payload, record by record, without copying.

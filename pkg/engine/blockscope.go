@@ -1,0 +1,136 @@
+package engine
+
+import "fmt"
+
+// Index checks a block that came from outside, record by record, and fills in
+// Changes and Ends from its payload. schema resolves the schemas of a log.
+func (b *Block) Index(log LogID, schema func(LogID, uint32) *Schema) error {
+	b.Changes, b.Ends = 0, nil
+	r := b.Reader(log, schema)
+	var at Position
+	for start := 0; r.Next(); start = r.Offset() {
+		if r.IsBegin {
+			if at != "" {
+				b.Ends = append(b.Ends, End{at, start, b.Changes})
+			}
+			if at = r.Begin.Position; at == "" {
+				return fmt.Errorf("%w: block of log %s: a transaction without a position", ErrCorruptRow, log)
+			}
+			continue
+		}
+		b.Changes++
+		if r.Change.Op != OpPut {
+			continue
+		}
+		if unchanged, err := r.Change.Row.Check(r.Change.Schema); err != nil {
+			return err
+		} else if unchanged {
+			return fmt.Errorf("%w: a row of %s with a column that says unchanged", ErrCorruptRow, r.Change.Schema.Table)
+		}
+	}
+	switch {
+	case r.Err() != nil:
+		return r.Err()
+	case at != b.Position:
+		return fmt.Errorf("%w: block of log %s says it ends at %q, and its last transaction at %q", ErrCorruptRow, log, b.Position, at)
+	case (b.Part > 0 || !b.Last) && len(b.Ends) > 0:
+		return fmt.Errorf("%w: block of log %s: a part with more than one transaction", ErrCorruptRow, log)
+	}
+	if b.Last {
+		b.Ends = append(b.Ends, End{at, len(b.Payload), b.Changes})
+	}
+	return nil
+}
+
+// Narrow returns the block with only the changes whose schema keep accepts, or
+// nil if nothing of it is left; b itself if all of it is. Transactions with
+// nothing left are dropped, from the end too: what it covers then is still up
+// to b.Position. Parts of a large transaction are kept even if empty, so that
+// their numbers go on.
+func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, keep func(*Schema) bool) (*Block, error) {
+	w := narrower{to: &Block{Prev: b.Prev, Part: b.Part, Last: b.Last, Time: b.Time}}
+	whole := b.Part == 0 && b.Last
+	r := b.Reader(log, schema)
+	for r.Next() {
+		if r.IsBegin {
+			w.end(whole)
+			w.open(&r.Begin, b.Part > 0)
+		} else if c := &r.Change; keep(c.Schema) {
+			w.change(log, c)
+		} else {
+			w.dropped = true
+		}
+	}
+	if r.Err() != nil {
+		return nil, r.Err()
+	}
+	w.end(whole)
+	if !w.dropped {
+		return b, nil
+	}
+	to := w.to
+	if whole {
+		if len(to.Ends) == 0 {
+			return nil, nil
+		}
+		to.Position = to.Ends[len(to.Ends)-1].Position
+	} else {
+		to.Position = b.Position
+		if b.Last {
+			to.Ends = []End{{b.Position, len(to.Payload), to.Changes}}
+		}
+	}
+	for _, s := range b.Schemas {
+		if keep(s) {
+			to.Schemas = append(to.Schemas, s)
+		}
+	}
+	return to, nil
+}
+
+// narrower builds a narrowed block, one transaction at a time.
+type narrower struct {
+	to      *Block
+	dropped bool // something is missing from to
+	begin   TxHeader
+	isOpen  bool
+	body    []byte // of the transaction being built
+	kept    int    // in body
+	minor   uint32 // that a change without a stamp would now get, less 1
+}
+
+func (w *narrower) open(h *TxHeader, continues bool) {
+	w.begin, w.isOpen, w.body, w.kept, w.minor = *h, true, w.body[:0], 0, 0
+	if continues {
+		w.minor = uint32(h.Changes)
+	}
+}
+
+func (w *narrower) change(log LogID, c *Change) {
+	w.kept++
+	w.minor++
+	implied := c.Stamp == Stamp{w.begin.Time, log.Origin, log.Epoch, Version{w.begin.Major, w.minor}}
+	w.body = appendChange(w.body, c, implied)
+}
+
+func (w *narrower) end(whole bool) {
+	if !w.isOpen {
+		return
+	}
+	w.isOpen = false
+	if whole && w.kept == 0 {
+		w.dropped = true // even where it was empty from the start
+		return
+	}
+	to := w.to
+	h := w.begin
+	if whole {
+		h.Changes = w.kept
+	}
+	to.Payload = append(appendBegin(to.Payload, &h), w.body...)
+	to.Changes += w.kept
+	if whole {
+		to.Time = w.begin.Time
+		to.Ends = append(to.Ends, End{w.begin.Position, len(to.Payload), to.Changes})
+	}
+}
