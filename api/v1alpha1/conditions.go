@@ -116,6 +116,11 @@ const (
 	ReasonTableNotFound = "TableNotFound"
 	// ReasonSlotBusy: the replication slot is in use by another session.
 	ReasonSlotBusy = "SlotBusy"
+	// ReasonDisconnected: the connection to the source is gone; the node holds,
+	// serves what it has and tries again.
+	ReasonDisconnected = "Disconnected"
+	// ReasonPaused: the source is paused; what arrives is buffered.
+	ReasonPaused = "Paused"
 	// ReasonStatusUnknown: the manager has no report of the node; that alone
 	// changes nothing about the node.
 	ReasonStatusUnknown = "StatusUnknown"

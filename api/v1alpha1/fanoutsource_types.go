@@ -5,17 +5,33 @@ import (
 )
 
 // OrderingGuarantee is what a source promises about the order of its changes.
-// +kubebuilder:validation:Enum=Total;PerTable;None
+// +kubebuilder:validation:Enum=Total;PerLog;PerKey;Unordered
 type OrderingGuarantee string
 
 // The guarantees, from the strongest.
 const (
-	// OrderingTotal: all changes arrive in the order of the log.
+	// OrderingTotal: all changes arrive as they were committed at the source.
 	OrderingTotal OrderingGuarantee = "Total"
-	// OrderingPerTable: the changes of one table arrive in order.
-	OrderingPerTable OrderingGuarantee = "PerTable"
-	// OrderingNone: nothing is promised.
-	OrderingNone OrderingGuarantee = "None"
+	// OrderingPerLog: total within each log, none across.
+	OrderingPerLog OrderingGuarantee = "PerLog"
+	// OrderingPerKey: the changes of one key arrive in order.
+	OrderingPerKey OrderingGuarantee = "PerKey"
+	// OrderingUnordered: nothing is promised; stamps decide.
+	OrderingUnordered OrderingGuarantee = "Unordered"
+)
+
+// Comparator names the order of a log's positions.
+// +kubebuilder:validation:Enum=lsn;number;bytes
+type Comparator string
+
+// The comparators.
+const (
+	// ComparatorLSN: PostgreSQL's log sequence numbers.
+	ComparatorLSN Comparator = "lsn"
+	// ComparatorNumber: decimal numbers of any length.
+	ComparatorNumber Comparator = "number"
+	// ComparatorBytes: byte by byte.
+	ComparatorBytes Comparator = "bytes"
 )
 
 // FailbackMode says what a node does when a parent that it prefers is back.
@@ -46,7 +62,7 @@ type FailoverPolicy struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('24h')",message="recoverAfter must be a duration of at most 24h, such as 30s."
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="recoverAfter must be a duration from 1s to 24h, such as 30s."
 	RecoverAfter *metav1.Duration `json:"recoverAfter,omitempty"`
 
 	// Failback says whether the node moves back by itself; Automatic when it
@@ -98,12 +114,10 @@ type FanoutSourceSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	Upstreams []Upstream `json:"upstreams"`
 
-	// Comparator names the order of the upstream's positions; lsn, the order
-	// of PostgreSQL, when it is not set.
+	// Comparator names the order of the upstream's positions; lsn when it is
+	// not set.
 	// +optional
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z][a-z0-9-]*$')",message="A comparator's name must be in lower case letters, digits and dashes, such as lsn."
-	Comparator string `json:"comparator,omitempty"`
+	Comparator Comparator `json:"comparator,omitempty"`
 
 	// Ordering is what the upstream promises about the order of its changes;
 	// Total when it is not set, which holds for every fan-out of PostgreSQL.

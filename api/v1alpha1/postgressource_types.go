@@ -46,14 +46,15 @@ type PostgresTLS struct {
 
 // PostgresPublication is the publication that a node reads through.
 type PostgresPublication struct {
-	// Name of the publication; tributary when it is not set.
+	// Name of the publication. When it is not set, the name is made from the
+	// source's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name,omitempty"`
 
-	// Managed says whether the node creates the publication and keeps its
-	// tables as the spec says. When it is not set, the node creates a
-	// publication that does not exist and leaves one that does alone.
+	// Managed says whether the node creates the publication when it is missing
+	// and adds tables that it lacks; true when it is not set. A node never
+	// drops a publication or takes a table out of one.
 	// +optional
 	Managed *bool `json:"managed,omitempty"`
 }

@@ -165,7 +165,7 @@ type ReplicationNodeSpec struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('1h')",message="drainTimeout must be a duration of at most 1h, such as 20s."
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('1h')",message="drainTimeout must be a duration from 1s to 1h, such as 20s."
 	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 }
 

@@ -1,0 +1,252 @@
+package nodeconfig
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Values that fields may have.
+var (
+	Comparators = []string{"lsn", "number", "bytes"}
+	Orderings   = []string{"Total", "PerLog", "PerKey", "Unordered"}
+	SSLModes    = []string{SSLDisable, SSLPrefer, SSLRequire, SSLVerifyCA, SSLVerifyFull}
+	failbacks   = []string{FailbackAutomatic, FailbackManual}
+)
+
+var (
+	nodeID     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,198}[A-Za-z0-9])?$`)
+	sourceName = regexp.MustCompile(`^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$`)
+	slotName   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+)
+
+const (
+	maxSources    = 16
+	maxCandidates = 64
+	maxTables     = 512
+	maxHosts      = 8
+)
+
+func (c *Config) check(p *problems) {
+	checkVersion(p, c.Version)
+	pattern(p, "node.id", c.Node.ID, nodeID, "give the node a name of letters, digits, dots, dashes and slashes, at most 200, such as shop/edge")
+	listen(p, "listen.replication", c.Listen.Replication)
+	listen(p, "listen.http", c.Listen.HTTP)
+	if c.Listen.HTTP == c.Listen.Replication && !strings.HasSuffix(c.Listen.HTTP, ":0") {
+		p.at("listen.http", "is the same as listen.replication", "give each a port of its own")
+	}
+	oneOf(p, "storage.type", c.Storage.Type, []string{StorageMemory})
+	between(p, "storage.journal.maxBytes", c.Storage.Journal.MaxBytes, 1<<20, 1<<40, "from 1Mi to 1Ti")
+	between(p, "limits.maxReaders", c.Limits.MaxReaders, 1, 1<<20, "from 1 to 1048576")
+	between(p, "limits.maxChannels", c.Limits.MaxChannels, 1, 1<<20, "from 1 to 1048576")
+	between(p, "limits.handshakeTimeout", c.Limits.HandshakeTimeout, 100*time.Millisecond, 5*time.Minute, "from 100ms to 5m")
+	between(p, "drainTimeout", c.DrainTimeout, time.Millisecond, time.Hour, "from 1ms to 1h")
+	count(p, "sources", len(c.Sources), 1, maxSources)
+
+	fanout := false
+	unique := uniqueness(p)
+	for i := range c.Sources {
+		s, path := &c.Sources[i], fmt.Sprintf("sources[%d]", i)
+		pattern(p, path+".name", s.Name, sourceName, "start with a lower case letter and go on with lower case letters, digits and dashes, at most 40")
+		unique(path+".name", s.Name)
+		switch {
+		case (s.Postgres == nil) == (s.Fanout == nil):
+			p.at(path, "must have exactly one of postgres and fanout", "say what the source is")
+		case s.Postgres != nil:
+			s.Postgres.check(p, path+".postgres")
+		default:
+			fanout = true
+			s.Fanout.check(p, path+".fanout")
+		}
+	}
+	if fanout && c.WiringFile == "" {
+		p.at("wiringFile", "is missing", "name the file that holds the parents of the fan-out sources")
+	}
+	text(p, "wiringFile", c.WiringFile, 0, 4096)
+}
+
+func (s *Postgres) check(p *problems, path string) {
+	count(p, path+".hosts", len(s.Hosts), 1, maxHosts)
+	for i, h := range s.Hosts {
+		at := fmt.Sprintf("%s.hosts[%d]", path, i)
+		text(p, at+".host", h.Host, 1, 253)
+		between(p, at+".port", h.Port, 1, 65535, "from 1 to 65535")
+	}
+	text(p, path+".database", s.Database, 1, 63)
+	if (s.User == "") == (s.UserFile == "") {
+		p.at(path, "must have exactly one of user and userFile", "say who logs in")
+	}
+	text(p, path+".user", s.User, 0, 63)
+	text(p, path+".userFile", s.UserFile, 0, 4096)
+	text(p, path+".passwordFile", s.PasswordFile, 0, 4096)
+	oneOf(p, path+".sslMode", s.SSLMode, SSLModes)
+	text(p, path+".sslRootCert", s.SSLRootCert, 0, 4096)
+	if strings.HasPrefix(s.SSLMode, "verify-") && s.SSLRootCert == "" {
+		p.at(path+".sslRootCert", "is missing", "sslMode "+s.SSLMode+" needs the file with the authority's certificate")
+	}
+	text(p, path+".publication.name", s.Publication.Name, 1, 63)
+	pattern(p, path+".slot", s.Slot, slotName, "use lower case letters, digits and underscores, at most 63")
+	count(p, path+".tables", len(s.Tables), 1, maxTables)
+	tables(p, path+".tables", s.Tables)
+}
+
+func (f *Fanout) check(p *problems, path string) {
+	oneOf(p, path+".comparator", f.Comparator, Comparators)
+	oneOf(p, path+".ordering", f.Ordering, Orderings)
+	count(p, path+".tables", len(f.Tables), 0, maxTables)
+	tables(p, path+".tables", f.Tables)
+	between(p, path+".pauseBuffer.maxBytes", f.PauseBuffer.MaxBytes, 1<<16, 1<<40, "from 64Ki to 1Ti")
+}
+
+func (w *Wiring) check(p *problems) {
+	checkVersion(p, w.Version)
+	if w.Epoch == 0 {
+		p.at("epoch", "is missing", "give a number from 1 that grows with each change")
+	}
+	count(p, "sources", len(w.Sources), 0, maxSources)
+	unique := uniqueness(p)
+	for i := range w.Sources {
+		s, path := &w.Sources[i], fmt.Sprintf("sources[%d]", i)
+		pattern(p, path+".name", s.Name, sourceName, "use the name of a fan-out source of node.yaml")
+		unique(path+".name", s.Name)
+		count(p, path+".candidates", len(s.Candidates), 0, maxCandidates)
+		ids := uniqueness(p)
+		for j, c := range s.Candidates {
+			at := fmt.Sprintf("%s.candidates[%d]", path, j)
+			text(p, at+".id", c.ID, 1, 300)
+			ids(at+".id", c.ID)
+			target(p, at+".address", c.Address)
+		}
+		s.Policy.check(p, path+".policy")
+	}
+}
+
+func (q *Policy) check(p *problems, path string) {
+	between(p, path+".unhealthyAfter", q.UnhealthyAfter, 50*time.Millisecond, time.Hour, "from 50ms to 1h")
+	between(p, path+".recoverAfter", q.RecoverAfter, time.Millisecond, 24*time.Hour, "from 1ms to 24h")
+	oneOf(p, path+".failback", q.Failback, failbacks)
+	between(p, path+".maxSwitchesPerHour", q.MaxSwitchesPerHour, 1, 3600, "from 1 to 3600")
+	if q.MaxLag != 0 {
+		between(p, path+".maxLag", q.MaxLag, time.Second, 24*time.Hour, "from 1s to 24h, or leave it out for no bound")
+	}
+}
+
+// CheckWiring says whether w wires exactly the fan-out sources of c. file is
+// the name that the Problems use.
+func (c *Config) CheckWiring(file string, w *Wiring) error {
+	p := &problems{file: file}
+	for i := range c.Sources {
+		if s := &c.Sources[i]; s.Fanout != nil && w.Source(s.Name) == nil {
+			p.at("sources", fmt.Sprintf("has nothing for the source %q", s.Name), "add an item with that name; its candidates may be empty")
+		}
+	}
+	for i := range w.Sources {
+		name := w.Sources[i].Name
+		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == name && s.Fanout != nil }) {
+			p.at(fmt.Sprintf("sources[%d].name", i), fmt.Sprintf("%q is not a fan-out source of this node", name), "take it out, or add the source to node.yaml")
+		}
+	}
+	return p.err()
+}
+
+func checkVersion(p *problems, v int) {
+	switch {
+	case v == 0:
+		p.at("version", "is missing", fmt.Sprintf("write version: %d", Version))
+	case v != Version:
+		p.at("version", fmt.Sprintf("must not be %d", v), fmt.Sprintf("this program reads version %d", Version))
+	}
+}
+
+func pattern(p *problems, path, v string, re *regexp.Regexp, mend string) {
+	switch {
+	case v == "":
+		p.at(path, "is missing", mend)
+	case !re.MatchString(v):
+		p.at(path, fmt.Sprintf("must not be %q", v), mend)
+	}
+}
+
+// text checks length in bytes and that nothing unprintable is in it.
+func text(p *problems, path, v string, least, most int) {
+	switch {
+	case v == "" && least > 0:
+		p.at(path, "is missing", "give it a value")
+	case len(v) > most:
+		p.at(path, fmt.Sprintf("is %d bytes long", len(v)), fmt.Sprintf("use at most %d", most))
+	case strings.ContainsFunc(v, unicode.IsControl):
+		p.at(path, "holds control characters", "take them out")
+	}
+}
+
+func oneOf(p *problems, path, v string, allowed []string) {
+	if !slices.Contains(allowed, v) {
+		p.at(path, fmt.Sprintf("must not be %q", v), "use "+strings.Join(allowed, " or "))
+	}
+}
+
+func between[T cmp.Ordered](p *problems, path string, v, least, most T, mend string) {
+	if v < least || v > most {
+		p.at(path, fmt.Sprintf("must not be %v", v), "use a value "+mend)
+	}
+}
+
+func count(p *problems, path string, n, least, most int) {
+	switch {
+	case n < least:
+		p.at(path, "is empty", fmt.Sprintf("give at least %d", least))
+	case n > most:
+		p.at(path, fmt.Sprintf("has %d items", n), fmt.Sprintf("give at most %d", most))
+	}
+}
+
+func uniqueness(p *problems) func(path, v string) {
+	seen := map[string]string{}
+	return func(path, v string) {
+		if first, ok := seen[v]; ok && v != "" {
+			p.at(path, fmt.Sprintf("%q is also at %s", v, first), "use each once")
+		} else {
+			seen[v] = path
+		}
+	}
+}
+
+func tables(p *problems, path string, ts []Table) {
+	unique := uniqueness(p)
+	for i, t := range ts {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		text(p, at+".schema", t.Schema, 1, 63)
+		text(p, at+".name", t.Name, 1, 63)
+		unique(at, t.Schema+"."+t.Name)
+	}
+}
+
+func listen(p *problems, path, v string) {
+	_, port, err := net.SplitHostPort(v)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		p.at(path, fmt.Sprintf("must not be %q", v), "write host:port, or :port for every address")
+	}
+}
+
+// target checks a gRPC target: host:port, with or without dns:/// before it.
+func target(p *problems, path, v string) {
+	const mend = "write host:port or dns:///host:port"
+	if v == "" {
+		p.at(path, "is missing", mend)
+		return
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(v, "dns:///"))
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil || n == 0 || host == "" || strings.ContainsFunc(host, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		p.at(path, fmt.Sprintf("must not be %q", v), mend)
+	}
+}

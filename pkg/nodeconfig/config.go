@@ -1,0 +1,213 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// Version is the version of both files.
+const Version = 1
+
+// Config is node.yaml.
+type Config struct {
+	Version int `yaml:"version"`
+	// Node says who the node is.
+	Node Node `yaml:"node"`
+	// Listen says where it serves.
+	Listen Listen `yaml:"listen"`
+	// Storage says where state, logs and cursors are kept.
+	Storage Storage `yaml:"storage"`
+	// Sources are what it takes data from, at least one, with distinct names.
+	Sources []Source `yaml:"sources"`
+	// Limits bound what peers can make the node hold.
+	Limits Limits `yaml:"limits"`
+	// DrainTimeout is how long a node that ends waits for readers to move.
+	DrainTimeout time.Duration `yaml:"drainTimeout"`
+	// WiringFile is the path of wiring.yaml; needed with a fan-out source.
+	WiringFile string `yaml:"wiringFile,omitempty"`
+}
+
+// Node is the identity of a node in paths and adverts. All replicas of a node
+// share it.
+type Node struct {
+	ID string `yaml:"id"`
+}
+
+// Listen holds addresses as host:port; an empty host is every address.
+type Listen struct {
+	Replication string `yaml:"replication"`
+	HTTP        string `yaml:"http"`
+}
+
+// StorageMemory is the store that keeps everything in memory.
+const StorageMemory = "memory"
+
+// Storage says where state, logs and cursors are kept.
+type Storage struct {
+	Type    string  `yaml:"type"`
+	Journal Journal `yaml:"journal"`
+}
+
+// Journal bounds the entries kept for readers to resume from, over all logs.
+type Journal struct {
+	MaxBytes Size `yaml:"maxBytes"`
+}
+
+// Source is one source: exactly one of Postgres and Fanout is set.
+type Source struct {
+	Name     string    `yaml:"name"`
+	Postgres *Postgres `yaml:"postgres,omitempty"`
+	Fanout   *Fanout   `yaml:"fanout,omitempty"`
+}
+
+// SSL modes, as libpq names them.
+const (
+	SSLDisable    = "disable"
+	SSLPrefer     = "prefer"
+	SSLRequire    = "require"
+	SSLVerifyCA   = "verify-ca"
+	SSLVerifyFull = "verify-full"
+)
+
+// Postgres is a PostgreSQL source.
+type Postgres struct {
+	// Hosts to try in order.
+	Hosts    []Host `yaml:"hosts"`
+	Database string `yaml:"database"`
+	// User or UserFile: exactly one. PasswordFile may be left out where the
+	// server asks for no password. Credentials reads them.
+	User         string `yaml:"user,omitempty"`
+	UserFile     string `yaml:"userFile,omitempty"`
+	PasswordFile string `yaml:"passwordFile,omitempty"`
+	SSLMode      string `yaml:"sslMode"`
+	// SSLRootCert is the path of the authorities' certificates.
+	SSLRootCert string      `yaml:"sslRootCert,omitempty"`
+	Publication Publication `yaml:"publication"`
+	// Slot names the replication slot; a memory store makes it a temporary one.
+	Slot   string  `yaml:"slot"`
+	Tables []Table `yaml:"tables"`
+}
+
+// Host is an address of a PostgreSQL server.
+type Host struct {
+	Host string `yaml:"host"`
+	Port int    `yaml:"port"`
+}
+
+// Publication is what a PostgreSQL source is read through.
+type Publication struct {
+	Name string `yaml:"name"`
+	// Managed: the node creates it when it is missing and adds tables that it
+	// lacks. Otherwise it must be there and hold them.
+	Managed bool `yaml:"managed"`
+}
+
+// Table names a table.
+type Table struct {
+	Schema string `yaml:"schema"`
+	Name   string `yaml:"name"`
+}
+
+// Fanout is a source that is other nodes' fan-out; its parents are in the
+// wiring.
+type Fanout struct {
+	// Comparator is the order of positions of logs that do not say theirs.
+	Comparator string `yaml:"comparator"`
+	// Ordering is what the upstream promises.
+	Ordering string `yaml:"ordering"`
+	// Tables to take; all when empty.
+	Tables []Table `yaml:"tables,omitempty"`
+	// PauseBuffer bounds what is buffered while the source is paused.
+	PauseBuffer PauseBuffer `yaml:"pauseBuffer"`
+}
+
+// PauseBuffer bounds what is buffered while a source is paused.
+type PauseBuffer struct {
+	MaxBytes Size `yaml:"maxBytes"`
+}
+
+// Limits bound what peers can make the node hold.
+type Limits struct {
+	// MaxReaders is how many sessions may be open.
+	MaxReaders int `yaml:"maxReaders"`
+	// MaxChannels is how many channels one session may open.
+	MaxChannels int `yaml:"maxChannels"`
+	// HandshakeTimeout is how long a peer may take to say who it is.
+	HandshakeTimeout time.Duration `yaml:"handshakeTimeout"`
+}
+
+// Defaults.
+const (
+	DefaultReplicationPort  = 7400
+	DefaultHTTPPort         = 8080
+	DefaultPostgresPort     = 5432
+	DefaultJournalBytes     = 256 << 20
+	DefaultPauseBufferBytes = 64 << 20
+	DefaultMaxReaders       = 4096
+	DefaultMaxChannels      = 1024
+	DefaultHandshakeTimeout = 10 * time.Second
+	DefaultDrainTimeout     = 20 * time.Second
+	DefaultComparator       = "lsn"
+	DefaultOrdering         = "Total"
+)
+
+// SetDefaults fills in every value that is not set and has a default. Parse has
+// done so already.
+func (c *Config) SetDefaults() {
+	def(&c.Listen.Replication, fmt.Sprintf(":%d", DefaultReplicationPort))
+	def(&c.Listen.HTTP, fmt.Sprintf(":%d", DefaultHTTPPort))
+	def(&c.Storage.Type, StorageMemory)
+	def(&c.Storage.Journal.MaxBytes, DefaultJournalBytes)
+	def(&c.Limits.MaxReaders, DefaultMaxReaders)
+	def(&c.Limits.MaxChannels, DefaultMaxChannels)
+	def(&c.Limits.HandshakeTimeout, DefaultHandshakeTimeout)
+	def(&c.DrainTimeout, DefaultDrainTimeout)
+	for i := range c.Sources {
+		if p := c.Sources[i].Postgres; p != nil {
+			for j := range p.Hosts {
+				def(&p.Hosts[j].Port, DefaultPostgresPort)
+			}
+			def(&p.SSLMode, SSLPrefer)
+		}
+		if f := c.Sources[i].Fanout; f != nil {
+			def(&f.Comparator, DefaultComparator)
+			def(&f.Ordering, DefaultOrdering)
+			def(&f.PauseBuffer.MaxBytes, DefaultPauseBufferBytes)
+		}
+	}
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Credentials reads the user and the password from where the configuration
+// says. Call it for each connection, so that a changed Secret takes effect
+// without a restart.
+func (p *Postgres) Credentials() (user, password string, err error) {
+	user = p.User
+	if p.UserFile != "" {
+		if user, err = readSecret("user", p.UserFile); err != nil {
+			return "", "", err
+		}
+	}
+	if p.PasswordFile != "" {
+		if password, err = readSecret("password", p.PasswordFile); err != nil {
+			return "", "", err
+		}
+	}
+	return user, password, nil
+}
+
+func readSecret(what, path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the %s of the database: %w: mount the Secret that holds it there, or name another file", what, err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}

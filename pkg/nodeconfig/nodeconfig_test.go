@@ -1,0 +1,341 @@
+package nodeconfig_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+const root = `version: 1
+node:
+  id: shop/root
+sources:
+  - name: main
+    postgres:
+      hosts:
+        - host: db.shop.svc
+      database: shop
+      userFile: /secrets/main/username
+      passwordFile: /secrets/main/password
+      publication:
+        name: tributary
+        managed: true
+      slot: tributary_root
+      tables:
+        - {schema: public, name: orders}
+`
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	c, err := nodeconfig.Parse("node.yaml", []byte(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &nodeconfig.Config{
+		Version: 1,
+		Node:    nodeconfig.Node{ID: "shop/root"},
+		Listen:  nodeconfig.Listen{Replication: ":7400", HTTP: ":8080"},
+		Storage: nodeconfig.Storage{Type: "memory", Journal: nodeconfig.Journal{MaxBytes: 256 << 20}},
+		Sources: []nodeconfig.Source{{Name: "main", Postgres: &nodeconfig.Postgres{
+			Hosts: []nodeconfig.Host{{Host: "db.shop.svc", Port: 5432}}, Database: "shop",
+			UserFile: "/secrets/main/username", PasswordFile: "/secrets/main/password", SSLMode: "prefer",
+			Publication: nodeconfig.Publication{Name: "tributary", Managed: true}, Slot: "tributary_root",
+			Tables: []nodeconfig.Table{{Schema: "public", Name: "orders"}},
+		}}},
+		Limits:       nodeconfig.Limits{MaxReaders: 4096, MaxChannels: 1024, HandshakeTimeout: 10 * time.Second},
+		DrainTimeout: 20 * time.Second,
+	}
+	if d := cmp.Diff(want, c); d != "" {
+		t.Error(d)
+	}
+}
+
+// Each fault is told with file, line, field and a way to mend it; all faults of
+// a file are told at once.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	edit := func(old, new string) string {
+		if !strings.Contains(root, old) {
+			t.Fatalf("%q is not in the document", old)
+		}
+		return strings.Replace(root, old, new, 1)
+	}
+	for name, c := range map[string]struct {
+		doc  string
+		want []string
+	}{
+		"unknown field":    {edit("database:", "databse:"), []string{"node.yaml:9: sources[0].postgres.databse is not a field that is known here: the fields are hosts, database, user, userFile, passwordFile, sslMode, sslRootCert, publication, slot, tables"}},
+		"wrong type":       {edit("host: db.shop.svc", "host: db\n          port: many"), []string{`node.yaml:9: sources[0].postgres.hosts[0].port must not be "many": write a whole number`}},
+		"number as text":   {edit("database: shop", "database: 12"), []string{`node.yaml:9: sources[0].postgres.database must not be "12": it is text: put it in quotes`}},
+		"mapping as list":  {edit("  id: shop/root", "  - shop/root"), []string{"node.yaml:3: node must be a mapping: write its fields as name: value, indented under it"}},
+		"missing":          {edit("      database: shop\n", ""), []string{"node.yaml:6: sources[0].postgres.database is missing: give it a value"}},
+		"port range":       {edit("host: db.shop.svc", "host: db\n          port: 70000"), []string{"node.yaml:9: sources[0].postgres.hosts[0].port must not be 70000: use a value from 1 to 65535"}},
+		"slot name":        {edit("tributary_root", "Tributary-Root"), []string{`node.yaml:15: sources[0].postgres.slot must not be "Tributary-Root": use lower case letters, digits and underscores, at most 63`}},
+		"duration":         {root + "drainTimeout: 20\n", []string{`node.yaml:18: drainTimeout must not be "20": write a duration with its unit, such as 500ms or 20s`}},
+		"size":             {root + "storage: {journal: {maxBytes: 12QB}}\n", []string{`node.yaml:18: storage.journal.maxBytes must not be "12QB": write a number of bytes, such as 1048576 or 256Mi`}},
+		"given twice":      {root + "version: 1\n", []string{"node.yaml:18: version is given twice: keep one of them"}},
+		"second document":  {root + "---\nversion: 1\n", []string{"node.yaml:18: a second document starts here: keep one document in the file"}},
+		"alias":            {root + "listen: &a {}\nlimits: *a\n", []string{"node.yaml:19: limits is an alias: write the value out: aliases are not supported"}},
+		"syntax":           {"version: 1\n\tnode: {}\n", []string{"node.yaml:2: is not YAML: found a tab character that violates indentation"}},
+		"empty":            {"", []string{"node.yaml: is empty: write version: 1 and what the file is for"}},
+		"version":          {edit("version: 1", "version: 2"), []string{"node.yaml:1: version must not be 2: this program reads version 1"}},
+		"same ports":       {root + "listen: {http: ':7400'}\n", []string{"node.yaml:18: listen.http is the same as listen.replication: give each a port of its own"}},
+		"wiring not named": {edit("sources:\n", "sources:\n  - {name: up, fanout: {}}\n"), []string{"node.yaml:1: wiringFile is missing: name the file that holds the parents of the fan-out sources"}},
+		"source of no kind": {
+			edit("sources:\n", "sources:\n  - name: up\n  - name: up\n"), []string{
+				"node.yaml:5: sources[0] must have exactly one of postgres and fanout: say what the source is",
+				`node.yaml:6: sources[1].name "up" is also at sources[0].name: use each once`,
+				"node.yaml:6: sources[1] must have exactly one of postgres and fanout: say what the source is",
+			},
+		},
+		"two users": {edit("userFile:", "user: me\n      userFile:"), []string{"node.yaml:6: sources[0].postgres must have exactly one of user and userFile: say who logs in"}},
+		"no ca":     {edit("database: shop", "database: shop\n      sslMode: verify-full"), []string{"node.yaml:6: sources[0].postgres.sslRootCert is missing: sslMode verify-full needs the file with the authority's certificate"}},
+		"everything": {"version: 1\nnode: {id: '-'}\nlimits: {maxReaders: -1}\nsources: []\n", []string{
+			`node.yaml:2: node.id must not be "-": give the node a name of letters, digits, dots, dashes and slashes, at most 200, such as shop/edge`,
+			"node.yaml:3: limits.maxReaders must not be -1: use a value from 1 to 1048576",
+			"node.yaml:4: sources is empty: give at least 1",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := nodeconfig.Parse("node.yaml", []byte(c.doc))
+			if err == nil {
+				t.Fatal("parsed")
+			}
+			if d := cmp.Diff(strings.Join(c.want, "\n"), err.Error()); d != "" {
+				t.Error(d)
+			}
+			if got := nodeconfig.Problems(fmt.Errorf("wrapped: %w", err)); len(got) != len(c.want) {
+				t.Errorf("Problems gives %d of %d", len(got), len(c.want))
+			}
+			if p := new(nodeconfig.Problem); !errors.As(err, &p) || p.File != "node.yaml" {
+				t.Error("errors.As finds no Problem")
+			}
+		})
+	}
+}
+
+func TestWiringProblems(t *testing.T) {
+	t.Parallel()
+	_, err := nodeconfig.ParseWiring("wiring.yaml", []byte(`version: 1
+sources:
+  - name: up
+    candidates:
+      - {id: shop/a, address: a, eligible: true}
+      - {id: shop/a, address: 'dns:///a.shop.svc:7400', eligible: yes please}
+`))
+	want := `wiring.yaml:6: sources[0].candidates[1].eligible must not be "yes please": write true or false`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	_, err = nodeconfig.ParseWiring("wiring.yaml", []byte(`version: 1
+sources:
+  - name: up
+    candidates:
+      - {id: shop/a, address: a, eligible: true}
+      - {id: shop/a, address: 'dns:///a.shop.svc:7400', eligible: true}
+    policy: {unhealthyAfter: 1ms, maxLag: 10ms, failback: never}
+`))
+	want = `wiring.yaml:1: epoch is missing: give a number from 1 that grows with each change
+wiring.yaml:5: sources[0].candidates[0].address must not be "a": write host:port or dns:///host:port
+wiring.yaml:6: sources[0].candidates[1].id "shop/a" is also at sources[0].candidates[0].id: use each once
+wiring.yaml:7: sources[0].policy.unhealthyAfter must not be 1ms: use a value from 50ms to 1h
+wiring.yaml:7: sources[0].policy.failback must not be "never": use automatic or manual
+wiring.yaml:7: sources[0].policy.maxLag must not be 10ms: use a value from 1s to 24h, or leave it out for no bound`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCheckWiring(t *testing.T) {
+	t.Parallel()
+	c := &nodeconfig.Config{Sources: []nodeconfig.Source{{Name: "up", Fanout: &nodeconfig.Fanout{}}, {Name: "db", Postgres: &nodeconfig.Postgres{}}}}
+	if err := c.CheckWiring("w", &nodeconfig.Wiring{Sources: []nodeconfig.WiredSource{{Name: "up"}}}); err != nil {
+		t.Error(err)
+	}
+	err := c.CheckWiring("w", &nodeconfig.Wiring{Sources: []nodeconfig.WiredSource{{Name: "db"}}})
+	want := `w: sources has nothing for the source "up": add an item with that name; its candidates may be empty
+w: sources[0].name "db" is not a fan-out source of this node: take it out, or add the source to node.yaml`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "password")
+	p := &nodeconfig.Postgres{User: "repl", PasswordFile: file}
+	if _, _, err := p.Credentials(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), file) {
+		t.Errorf("a missing file gives %v", err)
+	}
+	for _, password := range []string{"first", "second"} { // read anew each time
+		if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if user, got, err := p.Credentials(); user != "repl" || got != password || err != nil {
+			t.Errorf("got %q, %q, %v", user, got, err)
+		}
+	}
+}
+
+// The names that configuration may use are those that the engine has.
+func TestNamesAreTheEngines(t *testing.T) {
+	t.Parallel()
+	if d := cmp.Diff(slices.Sorted(maps.Keys(engine.Comparators)), slices.Sorted(slices.Values(nodeconfig.Comparators))); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{string(engine.TotalOrder), string(engine.PerLogOrder), string(engine.PerKeyOrder), string(engine.UnorderedInput)}, nodeconfig.Orderings); d != "" {
+		t.Error(d)
+	}
+}
+
+// Parsing what Marshal wrote gives the same value.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawConfig(t)
+		data, err := c.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := nodeconfig.Parse("node.yaml", data)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, data)
+		}
+		if d := cmp.Diff(c, got); d != "" {
+			t.Fatalf("%s\n%s", d, data)
+		}
+
+		w := drawWiring(t)
+		if data, err = w.Marshal(); err != nil {
+			t.Fatal(err)
+		}
+		wired, err := nodeconfig.ParseWiring("wiring.yaml", data)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, data)
+		}
+		if d := cmp.Diff(w, wired); d != "" {
+			t.Fatalf("%s\n%s", d, data)
+		}
+	})
+}
+
+// text draws strings that YAML could mistake for something else.
+func text() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.SampledFrom([]string{"true", "null", "~", "12", "1e3", "0x1F", "- a", "a: b", "#x", "'", `"`, "&a", "*a", "!!int", "@x", "%", " lead", "trail ", "é", "日本", "{}", "[]", "2001-01-01", "yes", "1_000", "=", "<<"}),
+		rapid.StringMatching(`[a-zA-Z0-9 :#'"{}\[\],&*!|>%@.-]{1,40}`),
+	)
+}
+
+func names(t *rapid.T, label string, most int) []string {
+	return rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]([-a-z0-9]{0,8}[a-z0-9])?`), 1, most, rapid.ID).Draw(t, label)
+}
+
+func tables(t *rapid.T, least int) []nodeconfig.Table {
+	return rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) nodeconfig.Table {
+		return nodeconfig.Table{Schema: strings.ReplaceAll(text().Draw(t, "schema"), ".", "_"), Name: strings.ReplaceAll(text().Draw(t, "table"), ".", "_")}
+	}), least, 4, rapid.ID).Draw(t, "tables")
+}
+
+func drawConfig(t *rapid.T) *nodeconfig.Config {
+	c := &nodeconfig.Config{
+		Version:    1,
+		Node:       nodeconfig.Node{ID: rapid.StringMatching(`[a-z0-9]([a-z0-9./-]{0,60}[a-z0-9])?`).Draw(t, "id")},
+		WiringFile: text().Draw(t, "wiringFile"),
+	}
+	if rapid.Bool().Draw(t, "explicit") {
+		c.Listen = nodeconfig.Listen{Replication: "127.0.0.1:1", HTTP: "[::1]:0"}
+		c.Storage.Journal.MaxBytes = nodeconfig.Size(rapid.Int64Range(1<<20, 1<<40).Draw(t, "journal"))
+		c.Limits = nodeconfig.Limits{MaxReaders: rapid.IntRange(1, 1<<20).Draw(t, "readers"), MaxChannels: 7, HandshakeTimeout: 1500 * time.Millisecond}
+		c.DrainTimeout = time.Duration(rapid.Int64Range(int64(time.Millisecond), int64(time.Hour)).Draw(t, "drain"))
+	}
+	for _, name := range names(t, "sources", 4) {
+		s := nodeconfig.Source{Name: name}
+		if rapid.Bool().Draw(t, "postgres") {
+			p := &nodeconfig.Postgres{
+				Hosts: []nodeconfig.Host{{Host: text().Draw(t, "host"), Port: rapid.IntRange(0, 65535).Draw(t, "port")}}, Database: text().Draw(t, "database"),
+				Publication: nodeconfig.Publication{Name: text().Draw(t, "publication"), Managed: rapid.Bool().Draw(t, "managed")},
+				Slot:        rapid.StringMatching(`[a-z0-9_]{1,63}`).Draw(t, "slot"), Tables: tables(t, 1),
+			}
+			if rapid.Bool().Draw(t, "user") {
+				p.User = text().Draw(t, "name")
+			} else {
+				p.UserFile, p.PasswordFile, p.SSLMode, p.SSLRootCert = "/u", "/p", "verify-full", text().Draw(t, "ca")
+			}
+			s.Postgres = p
+		} else {
+			s.Fanout = &nodeconfig.Fanout{Comparator: rapid.SampledFrom(nodeconfig.Comparators).Draw(t, "comparator"), Ordering: rapid.SampledFrom(nodeconfig.Orderings).Draw(t, "ordering")}
+			if ts := tables(t, 0); len(ts) > 0 {
+				s.Fanout.Tables = ts
+			}
+		}
+		c.Sources = append(c.Sources, s)
+	}
+	c.SetDefaults()
+	return c
+}
+
+func drawWiring(t *rapid.T) *nodeconfig.Wiring {
+	w := &nodeconfig.Wiring{Version: 1, Epoch: rapid.Uint64Min(1).Draw(t, "epoch")}
+	for _, name := range names(t, "wired", 3) {
+		s := nodeconfig.WiredSource{Name: name}
+		for _, id := range names(t, "candidates", 3) {
+			s.Candidates = append(s.Candidates, nodeconfig.Candidate{ID: id, Address: "dns:///" + id + ".shop.svc:7400", Eligible: rapid.Bool().Draw(t, "eligible")})
+		}
+		if rapid.Bool().Draw(t, "policy") {
+			s.Policy = nodeconfig.Policy{UnhealthyAfter: time.Duration(rapid.Int64Range(int64(50*time.Millisecond), int64(time.Hour)).Draw(t, "after")), MaxLag: time.Minute, Failback: "manual", MaxSwitchesPerHour: 1}
+		}
+		w.Sources = append(w.Sources, s)
+	}
+	w.SetDefaults()
+	return w
+}
+
+// Whatever the bytes are, parsing ends with a value or with problems that say
+// where; and a value that was parsed can be written and read again.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(root))
+	f.Add([]byte("version: 1\nepoch: 3\nsources:\n  - {name: up, candidates: [{id: a, address: 'a:1', eligible: true}]}\n"))
+	f.Add([]byte("a: &a [*a]\n? {x: y}\n: 1\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		check := func(err error) {
+			for _, p := range nodeconfig.Problems(err) {
+				if p.What == "" || p.Mend == "" || p.File != "f" {
+					t.Errorf("an empty problem: %#v", p)
+				}
+			}
+		}
+		if c, err := nodeconfig.Parse("f", data); err != nil {
+			check(err)
+		} else if out, err := c.Marshal(); err != nil {
+			t.Error(err)
+		} else if again, err := nodeconfig.Parse("f", out); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		} else if d := cmp.Diff(c, again); d != "" {
+			t.Error(d)
+		}
+		if w, err := nodeconfig.ParseWiring("f", data); err != nil {
+			check(err)
+		} else if out, err := w.Marshal(); err != nil {
+			t.Error(err)
+		} else if again, err := nodeconfig.ParseWiring("f", out); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		} else if d := cmp.Diff(w, again); d != "" {
+			t.Error(d)
+		}
+	})
+}

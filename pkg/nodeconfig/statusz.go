@@ -1,0 +1,145 @@
+package nodeconfig
+
+import "time"
+
+// Statusz is the JSON document that a node answers /statusz with. Reasons are
+// those of the Streaming condition; unknown ones are passed on as they are.
+type Statusz struct {
+	// Node is the node's id; Instance tells its replicas apart.
+	Node     string `json:"node"`
+	Instance string `json:"instance,omitempty"`
+	Version  string `json:"version,omitempty"`
+	// Ready: every source has been baselined and is served.
+	Ready bool `json:"ready"`
+	// Draining: the node is ending; readers are asked to move.
+	Draining bool `json:"draining,omitempty"`
+	// WiringEpoch is the epoch of the wiring in use.
+	WiringEpoch uint64 `json:"wiringEpoch,omitempty"`
+
+	Sources []SourceStatus  `json:"sources"`
+	Logs    []LogStatus     `json:"logs"`
+	Tables  []TableStatus   `json:"tables"`
+	Readers []ReaderStatus  `json:"readers"`
+	Refused []RefusedAdvert `json:"refused,omitempty"`
+	// Rebaselines is how often tables were copied again since the start.
+	Rebaselines int64 `json:"rebaselines"`
+}
+
+// Kinds of sources.
+const (
+	KindPostgres = "postgres"
+	KindFanout   = "fanout"
+)
+
+// States of a source.
+const (
+	// StateStarting: nothing has been received yet.
+	StateStarting = "starting"
+	// StateBaselining: tables are being copied.
+	StateBaselining = "baselining"
+	// StateStreaming: all is well.
+	StateStreaming = "streaming"
+	// StatePaused: delivery is paused.
+	StatePaused = "paused"
+	// StateFailed: something is wrong; Reason and Message say what.
+	StateFailed = "failed"
+)
+
+// SourceStatus is the state of one source.
+type SourceStatus struct {
+	Name  string `json:"name"`
+	Kind  string `json:"kind"`
+	State string `json:"state"`
+	// Reason is a CamelCase word, such as TableNotFound; Message is a stable
+	// sentence for a person, without a number that keeps changing.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since when it is in this state.
+	Since time.Time `json:"since,omitzero"`
+
+	// Parent is what a fan-out source reads from at present.
+	Parent     *ParentStatus     `json:"parent,omitempty"`
+	Candidates []CandidateStatus `json:"candidates,omitempty"`
+	// Slot is what a PostgreSQL source is read by.
+	Slot *SlotStatus `json:"slot,omitempty"`
+}
+
+// ParentStatus is a parent in use.
+type ParentStatus struct {
+	ID      string    `json:"id"`
+	Address string    `json:"address"`
+	Since   time.Time `json:"since,omitzero"`
+	// Why the node reads from it: initial, failover, failback or lag.
+	Why string `json:"why,omitempty"`
+}
+
+// CandidateStatus is what a node knows of a candidate.
+type CandidateStatus struct {
+	ID       string `json:"id"`
+	Address  string `json:"address"`
+	Eligible bool   `json:"eligible"`
+	Healthy  bool   `json:"healthy"`
+	Message  string `json:"message,omitempty"`
+}
+
+// SlotStatus is what a node knows of its slot.
+type SlotStatus struct {
+	Name      string `json:"name"`
+	Temporary bool   `json:"temporary"`
+	// RetainedBytes of WAL that the server keeps for it.
+	RetainedBytes int64 `json:"retainedBytes,omitempty"`
+}
+
+// LogStatus is how far a node is with one log.
+type LogStatus struct {
+	Origin string `json:"origin"`
+	Epoch  string `json:"epoch"`
+	// Source that the log comes in by; empty for a log that is only kept.
+	Source string `json:"source,omitempty"`
+	// Head is the newest position committed here, Oldest the oldest that a
+	// reader can resume from.
+	Head   string `json:"head"`
+	Oldest string `json:"oldest"`
+	// AppliedTime is when the transaction at Head was committed at its origin.
+	AppliedTime time.Time `json:"appliedTime,omitzero"`
+	// LagRecords and LagSeconds are the distance to the origin's head as far as
+	// it is known.
+	LagRecords int64   `json:"lagRecords"`
+	LagSeconds float64 `json:"lagSeconds"`
+	// Path is the nodes the log passes, this one first.
+	Path []string `json:"path"`
+}
+
+// TableStatus is one table served.
+type TableStatus struct {
+	// Name is schema.table.
+	Name string `json:"name"`
+	Rows int64  `json:"rows"`
+	// Reason why the table is not served; empty when it is.
+	Reason string `json:"reason,omitempty"`
+}
+
+// ReaderStatus is one reader of the node.
+type ReaderStatus struct {
+	ID      string    `json:"id"`
+	Address string    `json:"address,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Origin  string    `json:"origin,omitempty"`
+	Epoch   string    `json:"epoch,omitempty"`
+	// Mode that its cursor was caught up by: LIVE, DELTA or SNAPSHOT.
+	Mode string `json:"mode,omitempty"`
+	// Position acknowledged.
+	Position string `json:"position,omitempty"`
+	Durable  bool   `json:"durable,omitempty"`
+}
+
+// RefusedAdvert is a log that the node was offered and does not take.
+type RefusedAdvert struct {
+	// Log is origin@epoch.
+	Log string `json:"log"`
+	// From is the id of the node that offered it.
+	From string   `json:"from,omitempty"`
+	Path []string `json:"path"`
+	// Reason: LoopDetected or MaxDepthExceeded.
+	Reason string `json:"reason"`
+}

@@ -1,0 +1,88 @@
+package nodeconfig
+
+import "time"
+
+// Wiring is wiring.yaml: which parents a node may read from.
+type Wiring struct {
+	Version int `yaml:"version"`
+	// Epoch grows with every change of the wiring of this node. A node ignores
+	// wiring with an epoch below the one it has.
+	Epoch uint64 `yaml:"epoch"`
+	// Sources are the fan-out sources of node.yaml, by name.
+	Sources []WiredSource `yaml:"sources,omitempty"`
+}
+
+// WiredSource holds the candidates of one fan-out source in order of
+// preference, and the policy of choosing. There may be none yet: the node then
+// holds and serves what it has.
+type WiredSource struct {
+	Name       string      `yaml:"name"`
+	Candidates []Candidate `yaml:"candidates,omitempty"`
+	Policy     Policy      `yaml:"policy"`
+}
+
+// Candidate is a parent that a node may read from.
+type Candidate struct {
+	// ID is the parent's node id, or its address where that is not known.
+	ID string `yaml:"id"`
+	// Address is a gRPC target: host:port or dns:///host:port. Each address
+	// that it resolves to is an instance of the parent.
+	Address string `yaml:"address"`
+	// Eligible is false for a candidate that must not be moved to, since it
+	// would close a loop.
+	Eligible bool `yaml:"eligible"`
+}
+
+// Modes of failback.
+const (
+	FailbackAutomatic = "automatic"
+	FailbackManual    = "manual"
+)
+
+// Policy says when a node leaves its parent for the next candidate.
+type Policy struct {
+	// UnhealthyAfter is how long a parent's stream must be down.
+	UnhealthyAfter time.Duration `yaml:"unhealthyAfter"`
+	// RecoverAfter is how long a preferred parent must have been well before
+	// the node moves back to it.
+	RecoverAfter time.Duration `yaml:"recoverAfter"`
+	// Failback is automatic or manual.
+	Failback string `yaml:"failback"`
+	// MaxSwitchesPerHour bounds the moves made while the present parent answers.
+	MaxSwitchesPerHour int `yaml:"maxSwitchesPerHour"`
+	// MaxLag of a parent before another is preferred; 0 is unbounded.
+	MaxLag time.Duration `yaml:"maxLag,omitempty"`
+}
+
+// Defaults of Policy.
+const (
+	DefaultUnhealthyAfter     = 500 * time.Millisecond
+	DefaultRecoverAfter       = 30 * time.Second
+	DefaultFailback           = FailbackAutomatic
+	DefaultMaxSwitchesPerHour = 12
+)
+
+// SetDefaults fills in every value that is not set and has a default.
+func (w *Wiring) SetDefaults() {
+	for i := range w.Sources {
+		w.Sources[i].Policy.SetDefaults()
+	}
+}
+
+// SetDefaults fills in every value that is not set and has a default.
+func (p *Policy) SetDefaults() {
+	def(&p.UnhealthyAfter, DefaultUnhealthyAfter)
+	def(&p.RecoverAfter, DefaultRecoverAfter)
+	def(&p.Failback, DefaultFailback)
+	def(&p.MaxSwitchesPerHour, DefaultMaxSwitchesPerHour)
+}
+
+// Source returns the wiring of a source; nil if there is none.
+func (w *Wiring) Source(name string) *WiredSource {
+	for i := range w.Sources {
+		if w.Sources[i].Name == name {
+			return &w.Sources[i]
+		}
+	}
+	return nil
+}
