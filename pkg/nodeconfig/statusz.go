@@ -102,9 +102,11 @@ type LogStatus struct {
 	Oldest string `json:"oldest"`
 	// AppliedTime is when the transaction at Head was committed at its origin.
 	AppliedTime time.Time `json:"appliedTime,omitzero"`
-	// LagRecords and LagSeconds are the distance to the origin's head as far as
-	// it is known.
-	LagRecords int64   `json:"lagRecords"`
+	// LagKnown is false while nothing is known of the origin's head: then
+	// LagSeconds says nothing. Unknown never reads as caught up.
+	LagKnown bool `json:"lagKnown"`
+	// LagSeconds is 0 when everything known of has been applied, else the age of
+	// the newest transaction applied.
 	LagSeconds float64 `json:"lagSeconds"`
 	// Path is the nodes the log passes, this one first.
 	Path []string `json:"path"`
