@@ -63,6 +63,8 @@ type View interface {
 	Schema(log LogID, id uint32) *Schema
 	// Schemas returns the schemas of a log, by ID.
 	Schemas(log LogID) []*Schema
+	// Cursor returns one cursor of the vector; it is cheap however many there are.
+	Cursor(key CursorKey) (Cursor, bool)
 	// Cursors returns the cursor vector. It must not be altered.
 	Cursors() Cursors
 	// Logs returns the logs held, ordered by origin and epoch.

@@ -1,0 +1,134 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/tidwall/btree"
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// journal is one log's ring as of a root: immutable once its root is published.
+type journal struct {
+	id      engine.LogID
+	compare engine.Comparator
+	head    engine.Position
+	time    engine.Time
+	blocks  *btree.BTreeG[*engine.Block] // by position, then part
+	bytes   int
+	changes int
+	owner   uint64 // seq of the root it is being written for
+}
+
+// blockCost is about what a block takes beside its payload.
+const (
+	blockCost = 192
+	endCost   = 40
+)
+
+func sizeOf(b *engine.Block) int { return cap(b.Payload) + len(b.Ends)*endCost + blockCost }
+
+func newJournal(id engine.LogID, compare engine.Comparator, head engine.Position, t engine.Time, owner uint64) *journal {
+	return &journal{id: id, compare: compare, head: head, time: t, owner: owner, blocks: newTree(func(a, b *engine.Block) bool {
+		if c := compare(a.Position, b.Position); c != 0 {
+			return c < 0
+		}
+		return a.Part < b.Part
+	})}
+}
+
+func compareLogs(a, b engine.LogID) int {
+	return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Epoch, b.Epoch))
+}
+
+func (j *journal) write(seq uint64) *journal {
+	c := *j
+	c.blocks, c.owner = j.blocks.Copy(), seq
+	return &c
+}
+
+func (j *journal) info() engine.LogInfo {
+	i := engine.LogInfo{ID: j.id, Oldest: j.oldest(), Head: j.head, Time: j.time, Changes: j.changes, Bytes: j.bytes}
+	return i
+}
+
+func (j *journal) oldest() engine.Position {
+	if b, ok := j.blocks.Min(); ok {
+		return b.Prev
+	}
+	return j.head
+}
+
+// follows checks that blocks go on from the head and are whole transactions.
+func (j *journal) follows(blocks []*engine.Block) error {
+	head := j.head
+	var open *engine.Block // the part that comes before
+	for _, b := range blocks {
+		switch {
+		case open != nil && (b.Part != open.Part+1 || b.Position != open.Position || b.Prev != open.Prev):
+			return fmt.Errorf("log %s: part %d of the transaction at %s is followed by part %d of the one at %s", j.id, open.Part, open.Position, b.Part, b.Position)
+		case open == nil && b.Part != 0:
+			return fmt.Errorf("log %s: part %d of the transaction at %s comes without the parts before it", j.id, b.Part, b.Position)
+		case j.compare(b.Prev, head) != 0:
+			return &engine.HoleError{Key: engine.CursorKey{Log: j.id}, Cursor: head, Prev: b.Prev}
+		case j.compare(b.Position, b.Prev) <= 0:
+			return fmt.Errorf("log %s: a block at %q does not come after %q", j.id, b.Position, b.Prev)
+		}
+		if open = b; b.Last {
+			open, head = nil, b.Position
+		}
+	}
+	if open != nil {
+		return fmt.Errorf("log %s: the transaction at %s lacks its last part", j.id, open.Position)
+	}
+	return nil
+}
+
+func (j *journal) append(b *engine.Block) {
+	j.blocks.Load(b)
+	j.bytes += sizeOf(b)
+	j.changes += b.Changes
+	j.head, j.time = b.Position, max(j.time, b.Time)
+}
+
+// dropOldest drops the oldest block, with all parts of its transaction.
+func (j *journal) dropOldest() {
+	for last := false; !last; {
+		b, ok := j.blocks.PopMin()
+		if !ok {
+			return
+		}
+		j.bytes -= sizeOf(b)
+		j.changes -= b.Changes
+		last = b.Last
+	}
+}
+
+// read returns blocks that follow after, from a part on.
+func (j *journal) read(after engine.Position, part uint32, maxBytes int) ([]*engine.Block, error) {
+	if j.compare(after, j.oldest()) < 0 {
+		return nil, fmt.Errorf("log %s holds nothing before %q, and %q was asked for: %w", j.id, j.oldest(), after, engine.ErrGap)
+	}
+	from := &engine.Block{Position: after, Part: 1<<32 - 1} // after every part of it
+	if part > 0 {
+		j.blocks.Ascend(from, func(b *engine.Block) bool {
+			from = &engine.Block{Position: b.Position, Part: part}
+			return false
+		})
+	}
+	var out []*engine.Block
+	size := 0
+	j.blocks.Ascend(from, func(b *engine.Block) bool {
+		if len(out) == 0 && b.Part == 0 {
+			if rest, ok := b.After(after, j.compare); ok {
+				b = rest
+			}
+		}
+		if size += len(b.Payload); len(out) > 0 && size > maxBytes {
+			return false
+		}
+		out = append(out, b)
+		return true
+	})
+	return out, nil
+}

@@ -1,0 +1,173 @@
+package store
+
+import (
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// A record in a slab is
+//
+//	uvarint(len) key uvarint(shape) flags uvarint(time) uvarint(major)
+//	uvarint(minor) [uvarint(len) row]
+//
+// where shape stands for the stamp's log and the schema (see shapes), and the
+// row is left out of a tombstone.
+
+const flagDeleted = 1
+
+// maxRecord bounds a key and row together: PostgreSQL has no value above 1 GiB,
+// and offsets into slabs have 32 bits.
+const maxRecord = 3 << 30
+
+// maxHeader is the most that a record takes beside its key and row.
+const maxHeader = 5*binary.MaxVarintLen64 + binary.MaxVarintLen32 + 1
+
+func appendRecord(dst []byte, r *engine.Record, shape uint32) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(r.Key)))
+	dst = append(dst, r.Key...)
+	dst = binary.AppendUvarint(dst, uint64(shape))
+	flags := byte(0)
+	if r.Deleted {
+		flags = flagDeleted
+	}
+	dst = append(dst, flags)
+	dst = binary.AppendUvarint(dst, uint64(r.Stamp.Time))
+	dst = binary.AppendUvarint(dst, r.Stamp.Version.Major)
+	dst = binary.AppendUvarint(dst, uint64(r.Stamp.Version.Minor))
+	if !r.Deleted {
+		dst = binary.AppendUvarint(dst, uint64(len(r.Row)))
+		dst = append(dst, r.Row...)
+	}
+	return dst
+}
+
+// keyOf returns the key of the record at the front of b, and its length with
+// the number before it.
+func keyOf(b []byte) (key []byte, size int) {
+	if n := int(b[0]); n < 0x80 {
+		return b[1 : 1+n : 1+n], 1 + n
+	}
+	n, w := binary.Uvarint(b)
+	size = w + int(n)
+	return b[w:size:size], size
+}
+
+// entry is a record as it lies in a slab.
+type entry struct {
+	key, row []byte
+	shape    uint32
+	deleted  bool
+	time     uint64
+	version  engine.Version
+	size     int // of the whole record
+}
+
+func decode(b []byte) (e entry) {
+	next := func() uint64 {
+		v, n := binary.Uvarint(b[e.size:])
+		e.size += n
+		return v
+	}
+	e.key, e.size = keyOf(b)
+	e.shape = uint32(next())
+	e.deleted = b[e.size]&flagDeleted != 0
+	e.size++
+	e.time = next()
+	e.version = engine.Version{Major: next(), Minor: uint32(next())}
+	if !e.deleted {
+		n := int(next())
+		e.row = b[e.size : e.size+n : e.size+n]
+		e.size += n
+	}
+	return e
+}
+
+// record fills r from e. r shares the slab's memory.
+func (e *entry) record(r *engine.Record, sh *shape) {
+	*r = engine.Record{Schema: sh.schema, Key: e.key, Row: e.row, Deleted: e.deleted, Stamp: engine.Stamp{
+		Time: engine.Time(e.time), Origin: sh.log.Origin, Epoch: sh.log.Epoch, Version: e.version,
+	}}
+}
+
+// prefix returns the first eight bytes of a key as a number that orders as
+// they do.
+func prefix(key []byte) uint64 {
+	if len(key) >= 8 {
+		return binary.BigEndian.Uint64(key)
+	}
+	var b [8]byte
+	copy(b[:], key)
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// shape is what many records share: the log of their stamp, and their schema.
+type shape struct {
+	log    engine.LogID
+	schema *engine.Schema
+}
+
+// shapes numbers the shapes of a store's records. Numbers are never given
+// twice. It is safe for concurrent use; reading takes no lock.
+type shapes struct {
+	all atomic.Pointer[[]shape] // only ever appended to
+
+	mu     sync.Mutex
+	byAddr map[shape]uint32     // by the schema's address: the fast way
+	byForm map[shapeForm]uint32 // by what it says
+}
+
+type shapeForm struct {
+	log  engine.LogID
+	id   uint32
+	form uint64
+}
+
+// maxAddrs bounds byAddr: callers may make a new Schema for every record.
+const maxAddrs = 4096
+
+func newShapes() *shapes {
+	s := &shapes{byAddr: map[shape]uint32{}, byForm: map[shapeForm]uint32{}}
+	s.all.Store(&[]shape{})
+	return s
+}
+
+func (s *shapes) at(n uint32) *shape { return &(*s.all.Load())[n] }
+
+// number returns the number of a shape, giving it one if it is new.
+func (s *shapes) number(log engine.LogID, schema *engine.Schema) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addr := shape{log, schema}
+	if n, ok := s.byAddr[addr]; ok {
+		return n
+	}
+	form := shapeForm{log, schema.ID, schema.Fingerprint()}
+	n, known := s.byForm[form]
+	if !known {
+		all := append(*s.all.Load(), addr)
+		n = uint32(len(all) - 1)
+		s.all.Store(&all)
+		s.byForm[form] = n
+	}
+	if len(s.byAddr) >= maxAddrs {
+		clear(s.byAddr)
+	}
+	s.byAddr[addr] = n
+	return n
+}
+
+// shapeCache remembers the last shape of one writer.
+type shapeCache struct {
+	last shape
+	n    uint32
+}
+
+func (c *shapeCache) number(s *shapes, log engine.LogID, schema *engine.Schema) uint32 {
+	if c.last.schema != schema || c.last.log != log {
+		c.last, c.n = shape{log, schema}, s.number(log, schema)
+	}
+	return c.n
+}

@@ -1,0 +1,180 @@
+package store
+
+import (
+	"cmp"
+
+	"github.com/tidwall/btree"
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// table is one table of the state as of a root: immutable once its root is
+// published.
+type table struct {
+	name  engine.TableName
+	arena *arena
+	rows  *btree.BTreeG[ref] // tombstones included
+	tombs *btree.BTreeG[ref]
+	live  int // rows that are not tombstones
+	bytes int // of their keys and rows
+	tail  tail
+
+	// of the transaction that writes it
+	owner   uint64 // seq of the root it is being written for
+	start   tail
+	hint    btree.PathHint
+	dropped bool // replaced within the transaction
+}
+
+func newTable(name engine.TableName, s *shapes) *table {
+	a := newArena(s)
+	return &table{name: name, arena: a, rows: a.rowTree(), tombs: a.tombTree()}
+}
+
+// write returns a copy of t for the transaction that makes root seq.
+func (t *table) write(seq uint64) *table {
+	return &table{
+		name: t.name, arena: t.arena, rows: t.rows.Copy(), tombs: t.tombs.Copy(), live: t.live, bytes: t.bytes,
+		owner: seq, start: t.arena.begin(),
+	}
+}
+
+func compareTables(a, b engine.TableName) int {
+	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+}
+
+// get fills r with the record at key. A view gives no hint.
+func (t *table) get(key []byte, hint *btree.PathHint, r *engine.Record) bool {
+	var at uint64
+	var ok bool
+	t.arena.seek(key, func(k ref) {
+		var found ref
+		found, ok = t.rows.GetHint(k, hint)
+		at = found.at
+	})
+	if ok {
+		t.arena.record(at, r)
+	}
+	return ok
+}
+
+func (t *table) scan(from []byte, fn func(*engine.Record) bool) {
+	var r engine.Record
+	each := func(x ref) bool {
+		t.arena.record(x.at, &r)
+		return fn(&r)
+	}
+	if len(from) == 0 {
+		t.rows.Scan(each)
+		return
+	}
+	t.arena.seek(from, func(k ref) { t.rows.Ascend(k, each) })
+}
+
+// put writes a record, whatever is there.
+func (t *table) put(r *engine.Record, shape uint32) {
+	at := t.arena.add(r, shape)
+	if old, ok := t.rows.SetHint(ref{prefix(r.Key), at}, &t.hint); ok {
+		t.forget(old.at)
+	}
+	if r.Deleted {
+		t.tombs.Set(ref{uint64(r.Stamp.Time), at})
+		return
+	}
+	t.live++
+	t.bytes += len(r.Key) + len(r.Row)
+}
+
+// newer reports whether a stamp is above the one at key, or there is none.
+func (t *table) newer(key []byte, s engine.Stamp) bool {
+	var r engine.Record
+	return !t.get(key, &t.hint, &r) || s.Compare(r.Stamp) > 0
+}
+
+func (t *table) remove(key []byte) {
+	t.arena.seek(key, func(k ref) {
+		if old, ok := t.rows.Delete(k); ok {
+			t.forget(old.at)
+		}
+	})
+}
+
+// forget takes a record that the row tree has lost out of the rest.
+func (t *table) forget(at uint64) {
+	e := t.arena.entry(at)
+	if e.deleted {
+		t.tombs.Delete(ref{e.time, at})
+	} else {
+		t.live--
+		t.bytes -= len(e.key) + len(e.row)
+	}
+	t.arena.buried = append(t.arena.buried, at)
+}
+
+// trim removes the oldest tombstones until at most n are left; 0 keeps all.
+func (t *table) trim(n int) {
+	for n > 0 && t.tombs.Len() > n {
+		old, _ := t.tombs.PopMin()
+		t.rows.Delete(ref{prefix(t.arena.key(old.at)), old.at})
+		t.arena.buried = append(t.arena.buried, old.at)
+	}
+}
+
+// Emptying slabs: when more than one part in deadShare of a table's bytes is
+// dead, each commit walks moveFloor bytes of the emptiest slabs, and moveRate
+// bytes for each byte it wrote.
+const (
+	deadShare = 3
+	moveFloor = 64 << 10
+	moveRate  = 4
+)
+
+// seal ends the writing of t for root seq: what died is counted, and the
+// emptiest slabs are emptied some way.
+func (t *table) seal(seq uint64) {
+	a := t.arena
+	wrote := a.tail.used - t.start.used
+	a.seal()
+	for budget := moveFloor + moveRate*wrote; budget > 0 && (a.moving != nil || a.tail.dead*deadShare > a.tail.used); {
+		if a.moving == nil {
+			id, ok := a.emptiest(seq)
+			if !ok {
+				break
+			}
+			if a.tail.dead*deadShare <= a.tail.used {
+				break
+			}
+			a.moving = &moving{slab: id}
+		}
+		budget = t.move(a.moving, budget)
+		if a.moving.offset == a.slab(a.moving.slab).n {
+			a.retire(a.moving.slab, seq)
+			a.moving = nil
+		}
+	}
+	a.begin()
+	t.tail = a.tail
+}
+
+// move walks on through a slab and moves the records that the tree still
+// refers to. It returns what is left of the budget.
+func (t *table) move(m *moving, budget int) int {
+	a := t.arena
+	s := a.slab(m.slab)
+	for m.offset < s.n && budget > 0 {
+		at := uint64(m.slab)<<32 | uint64(m.offset)
+		e := a.entry(at)
+		k := ref{prefix(e.key), at}
+		if have, ok := t.rows.GetHint(k, &t.hint); ok && have.at == at {
+			k.at = a.addBytes(s.data[m.offset : m.offset+e.size])
+			t.rows.SetHint(k, &t.hint)
+			if e.deleted {
+				t.tombs.Set(ref{e.time, k.at})
+			}
+			s.dead += e.size
+			a.tail.dead += e.size
+		}
+		m.offset += e.size
+		budget -= e.size
+	}
+	return budget
+}

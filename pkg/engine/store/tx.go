@@ -1,0 +1,338 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+var errSpent = errors.New("the store transaction has ended")
+
+// tx is the write transaction: it works on a copy of the root.
+type tx struct {
+	reader
+	m       *Memory
+	last    *table   // the table written last
+	tables  []*table // those written
+	logs    map[engine.LogID]struct{}
+	dropped []logSize // logs as the last root had them, where they are another now
+}
+
+// table returns a table for writing, making it if need be.
+func (t *tx) table(name engine.TableName) *table {
+	if t.last != nil && t.last.name == name {
+		return t.last
+	}
+	old := t.root.table(name)
+	switch {
+	case old == nil:
+		old = newTable(name, t.m.shapes)
+		old.owner = t.root.seq
+		t.own(old)
+	case old.owner != t.root.seq:
+		old = old.write(t.root.seq)
+		t.own(old)
+	}
+	t.last = old
+	return old
+}
+
+func (t *tx) own(n *table) {
+	t.root.tables.Set(n)
+	t.tables = append(t.tables, n)
+}
+
+// Scan calls fn for each record as of its start: fn may write.
+func (t *tx) Scan(name engine.TableName, from []byte, fn func(*engine.Record) bool) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if n := t.root.table(name); n != nil {
+		then := &table{arena: n.arena, rows: n.rows}
+		if n.owner == t.root.seq {
+			then.rows = n.rows.Copy()
+		}
+		then.scan(from, fn)
+	}
+	return nil
+}
+
+// PutSchema records a schema of a log.
+func (t *tx) PutSchema(log engine.LogID, s *engine.Schema) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if have, ok := t.root.schemas.Get(shape{log, s}); ok {
+		if have.schema != s && have.schema.Fingerprint() != s.Fingerprint() {
+			return fmt.Errorf("log %s: schema %d is %s already, in another shape than %s now", log, s.ID, have.schema.Table, s.Table)
+		}
+		s = have.schema
+	} else {
+		s = t.m.shapes.at(t.m.lastShape.number(t.m.shapes, log, s)).schema
+		t.root.schemas.Set(shape{log, s})
+	}
+	t.note(shape{log, s})
+	return nil
+}
+
+// note keeps s as its table's newest schema, unless it is older than the one
+// that is.
+func (t *tx) note(s shape) {
+	have, ok := t.root.newest.Get(s)
+	if ok && (have == s || have.log.Origin == s.log.Origin &&
+		cmp.Or(cmp.Compare(have.log.Epoch, s.log.Epoch), cmp.Compare(have.schema.ID, s.schema.ID)) > 0) {
+		return
+	}
+	t.root.newest.Set(s)
+}
+
+// Put writes a record, whatever is there.
+func (t *tx) Put(r *engine.Record) error {
+	n, err := t.target(r)
+	if err == nil {
+		n.put(r, t.m.lastShape.number(t.m.shapes, r.Stamp.Log(), r.Schema))
+	}
+	return err
+}
+
+// Merge writes a record if its stamp is above the one at its key.
+func (t *tx) Merge(r *engine.Record) (bool, error) {
+	n, err := t.target(r)
+	if err != nil || !n.newer(r.Key, r.Stamp) {
+		return false, err
+	}
+	n.put(r, t.m.lastShape.number(t.m.shapes, r.Stamp.Log(), r.Schema))
+	return true, nil
+}
+
+func (t *tx) target(r *engine.Record) (*table, error) {
+	if err := t.failed(); err != nil {
+		return nil, err
+	}
+	if err := check(r); err != nil {
+		return nil, err
+	}
+	return t.table(r.Schema.Table), nil
+}
+
+// check refuses a record that could not be found or read again.
+func check(r *engine.Record) error {
+	switch {
+	case r.Schema == nil:
+		return errors.New("a record without a schema cannot be stored")
+	case len(r.Key) == 0:
+		return fmt.Errorf("table %s: a record without a key cannot be stored", r.Schema.Table)
+	case len(r.Key)+len(r.Row) > maxRecord:
+		return fmt.Errorf("table %s: a row of %d bytes cannot be stored: the limit is %d", r.Schema.Table, len(r.Row), maxRecord)
+	}
+	return nil
+}
+
+// Remove takes a record out, leaving no tombstone.
+func (t *tx) Remove(table engine.TableName, key []byte) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if t.root.table(table) != nil {
+		t.table(table).remove(key)
+	}
+	return nil
+}
+
+// SetTruncated records the newest truncate of a table by s.Origin.
+func (t *tx) SetTruncated(table engine.TableName, s engine.Stamp) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	t.root.truncs.Set(truncate{table, s})
+	return nil
+}
+
+// Adopt makes a staged table the state's.
+func (t *tx) Adopt(s engine.Stage) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	st, ok := s.(*stage)
+	if !ok || st.m != t.m {
+		return fmt.Errorf("table %s: the stage is of another store", s.Table())
+	}
+	n, err := st.spend()
+	if err != nil {
+		return err
+	}
+	if old := t.root.table(n.name); old != nil && old.owner == t.root.seq {
+		old.dropped = true
+	}
+	n.owner, n.start = t.root.seq, n.arena.begin()
+	t.own(n)
+	t.last = n
+	return nil
+}
+
+// journal returns a log for writing.
+func (t *tx) journal(id engine.LogID) *journal {
+	j := t.root.log(id)
+	if j != nil && j.owner != t.root.seq {
+		t.replace(j)
+		j = j.write(t.root.seq)
+		t.root.logs.Set(j)
+	}
+	return j
+}
+
+// replace notes that a log of the last root is another now.
+func (t *tx) replace(j *journal) {
+	if t.logs == nil {
+		t.logs = map[engine.LogID]struct{}{}
+	}
+	t.logs[j.id] = struct{}{}
+	if j.owner != t.root.seq {
+		t.dropped = append(t.dropped, logSize{j.bytes, j.id})
+	}
+}
+
+// Append adds blocks to a log.
+func (t *tx) Append(log engine.LogID, _ engine.Comparator, blocks ...*engine.Block) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	j := t.journal(log)
+	if j == nil {
+		return unknownLog(log)
+	}
+	if err := j.follows(blocks); err != nil {
+		return err
+	}
+	for _, b := range blocks {
+		j.append(b)
+	}
+	return nil
+}
+
+// ResetLog empties a log, or creates it.
+func (t *tx) ResetLog(log engine.LogID, compare engine.Comparator, head engine.Position, at engine.Time) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	j := newJournal(log, compare, head, at, t.root.seq)
+	if old := t.root.log(log); old != nil {
+		t.replace(old)
+	} else {
+		t.replace(j)
+	}
+	t.root.logs.Set(j)
+	return nil
+}
+
+// DropLog forgets a log's entries and cursors.
+func (t *tx) DropLog(log engine.LogID) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if old, ok := t.root.logs.Delete(&journal{id: log}); ok {
+		t.replace(old)
+	}
+	var gone []engine.Cursor
+	t.root.cursors.Ascend(engine.Cursor{CursorKey: engine.CursorKey{Log: log}}, func(c engine.Cursor) bool {
+		if c.Log != log {
+			return false
+		}
+		gone = append(gone, c)
+		return true
+	})
+	for _, c := range gone {
+		t.root.cursors.Delete(c)
+	}
+	t.root.vector.Store(nil)
+	return nil
+}
+
+// SetCursor sets a cursor of the vector.
+func (t *tx) SetCursor(c engine.Cursor) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	t.root.cursors.Set(c)
+	t.root.vector.Store(nil)
+	return nil
+}
+
+// Commit makes everything visible at once.
+func (t *tx) Commit() error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if t.m.isClosed() {
+		t.Rollback()
+		return engine.ErrClosed
+	}
+	m := t.m
+	for _, n := range t.tables {
+		if n.dropped {
+			continue
+		}
+		n.trim(m.opts.Tombstones)
+		n.seal(t.root.seq)
+		if len(n.arena.retired) > 0 {
+			m.retiring[n.arena] = struct{}{}
+		}
+	}
+	t.trimLogs()
+	oldest, err := m.publish(t.root)
+	for a := range m.retiring {
+		if err == nil && !a.release(oldest) {
+			delete(m.retiring, a)
+		}
+	}
+	t.end()
+	return err
+}
+
+// trimLogs keeps the journal within its bound.
+func (t *tx) trimLogs() {
+	m := t.m
+	for _, s := range t.dropped {
+		m.sizes.Delete(s)
+		m.journal -= s.bytes
+	}
+	for id := range t.logs {
+		if j := t.root.log(id); j != nil {
+			m.sizes.Set(logSize{j.bytes, id})
+			m.journal += j.bytes
+		}
+	}
+	for m.journal > m.opts.JournalBytes {
+		s, _ := m.sizes.PopMax()
+		j := t.root.log(s.id)
+		if j.owner != t.root.seq {
+			j = j.write(t.root.seq)
+			t.root.logs.Set(j)
+		}
+		j.dropOldest()
+		m.sizes.Set(logSize{j.bytes, s.id})
+		m.journal += j.bytes - s.bytes
+	}
+}
+
+// Rollback gives everything up.
+func (t *tx) Rollback() {
+	if t.over.Load() {
+		return
+	}
+	for _, n := range t.tables {
+		n.arena.undo(n.start)
+	}
+	t.end()
+}
+
+// Close is Rollback.
+func (t *tx) Close() { t.Rollback() }
+
+func (t *tx) end() {
+	t.over.Store(true)
+	t.root, t.last, t.tables = nil, nil, nil
+	t.m.turn <- struct{}{}
+}
