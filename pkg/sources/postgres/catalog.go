@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// table is what the catalog says of a table.
+type table struct {
+	schema    *engine.Schema // ID 0: not defined yet
+	kind      byte           // pg_class.relkind
+	key       string         // index whose columns identify a row, or ""
+	canSelect bool
+	canUse    bool // its schema
+	owned     bool
+	unlogged  bool
+	// filter is the publication's row filter, or "".
+	filter string
+	// published is false if the publication does not hold the table.
+	published bool
+	// filled are the columns with a default: had one been added since the
+	// baseline, older rows would have a value that no change ever carried.
+	filled map[int16]bool
+}
+
+const tableSQL = `
+SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
+	pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+	pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+	pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+	coalesce((SELECT i.indexrelid::pg_catalog.text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND
+		CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary AND i.indimmediate END), ''),
+	n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE `
+
+const columnSQL = `
+SELECT a.attname, a.attnum, a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), a.atttypmod,
+	coalesce(a.attnum = ANY(i.indkey[0:i.indnkeyatts-1]), false), a.atthasmissing OR a.atthasdef OR a.attidentity <> ''
+FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = nullif($2, '')::pg_catalog.oid
+WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped`
+
+// lookUp reads a table from the catalog by name, with the columns that the
+// publication sends (all but generated ones while it does not hold the table).
+// It returns nil if there is no such table.
+func (s *Source) lookUp(ctx context.Context, c *conn, name engine.TableName) (*table, error) {
+	return s.read(ctx, c, "n.nspname = $1 AND c.relname = $2", name.Schema, name.Name)
+}
+
+// lookUpOID is lookUp by the table's OID.
+func (s *Source) lookUpOID(ctx context.Context, c *conn, oid uint32) (*table, error) {
+	return s.read(ctx, c, "c.oid = $1::pg_catalog.oid", strconv.FormatUint(uint64(oid), 10))
+}
+
+func (s *Source) read(ctx context.Context, c *conn, where string, args ...string) (*table, error) {
+	rows, err := c.params(ctx, tableSQL+where, args...)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	r := rows[0]
+	oid, err := strconv.ParseUint(r[0], 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{
+		kind: r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7],
+		filled: map[int16]bool{},
+		schema: &engine.Schema{Table: engine.TableName{Schema: r[8], Name: r[9]}, RelationOID: uint32(oid), ReplicaIdentity: engine.ReplicaIdentity(r[2][0])},
+	}
+	sent, err := t.publication(ctx, c, s.publication)
+	if err != nil {
+		return nil, err
+	}
+	rows, err = c.params(ctx, columnSQL+sent+" ORDER BY a.attnum", r[0], t.key)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rows {
+		num, err1 := strconv.ParseInt(r[1], 10, 16)
+		typ, err2 := strconv.ParseUint(r[2], 10, 32)
+		mod, err3 := strconv.ParseInt(r[4], 10, 32)
+		if err1 != nil || err2 != nil || err3 != nil {
+			return nil, fmt.Errorf("the catalog describes column %q of %s as %q", r[0], t.schema.Table, r)
+		}
+		t.schema.Columns = append(t.schema.Columns, engine.Column{Name: r[0], Number: int16(num), TypeOID: uint32(typ), TypeName: r[3], TypeMod: int32(mod), Key: r[5] == "t"})
+		t.filled[int16(num)] = r[6] == "t"
+	}
+	return t, nil
+}
+
+// publication reads what the publication says of the table, and returns the
+// condition for the columns it sends.
+func (t *table) publication(ctx context.Context, c *conn, pub string) (condition string, err error) {
+	const generated = " AND a.attgenerated = ''"
+	name := t.schema.Table
+	if c.major() < 15 {
+		rows, err := c.params(ctx, `SELECT 1 FROM pg_catalog.pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3`, pub, name.Schema, name.Name)
+		t.published = len(rows) > 0
+		return generated, err
+	}
+	rows, err := c.params(ctx, `SELECT coalesce(rowfilter, '') FROM pg_catalog.pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3`, pub, name.Schema, name.Name)
+	if err != nil || len(rows) == 0 {
+		return generated, err
+	}
+	t.published, t.filter = true, rows[0][0]
+	condition = fmt.Sprintf(` AND a.attname IN (SELECT pg_catalog.unnest(attnames) FROM pg_catalog.pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s)`,
+		quoteLiteral(pub), quoteLiteral(name.Schema), quoteLiteral(name.Name))
+	if c.major() < 18 {
+		condition += generated
+	}
+	return condition, nil
+}
+
+// major is the server's major version.
+func (c *conn) major() int {
+	v := c.ParameterStatus("server_version")
+	if i := strings.IndexFunc(v, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		v = v[:i]
+	}
+	n, _ := strconv.Atoi(v)
+	return n
+}
+
+// copySQL is the statement that reads the table's rows. A partitioned table, or
+// one that is filtered, needs a query; a plain one is read faster without.
+func (t *table) copySQL() string {
+	cols := make([]string, len(t.schema.Columns))
+	for i, c := range t.schema.Columns {
+		cols[i] = quoteIdent(c.Name)
+	}
+	list, name := strings.Join(cols, ", "), quoteTable(t.schema.Table.Schema, t.schema.Table.Name)
+	if t.kind == 'r' && t.filter == "" {
+		return fmt.Sprintf("COPY %s (%s) TO STDOUT", name, list)
+	}
+	q := fmt.Sprintf("SELECT %s FROM %s", list, name)
+	if t.kind == 'r' {
+		q = fmt.Sprintf("SELECT %s FROM ONLY %s", list, name)
+	}
+	if t.filter != "" {
+		q += " WHERE " + t.filter
+	}
+	return "COPY (" + q + ") TO STDOUT"
+}

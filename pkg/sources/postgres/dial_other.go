@@ -1,0 +1,8 @@
+//go:build !linux
+
+package postgres
+
+import "syscall"
+
+// limitUnacknowledged does nothing where the system has no such limit.
+func limitUnacknowledged(string, string, syscall.RawConn) error { return nil }

@@ -1,0 +1,165 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// Reason says what kind of thing is wrong at the server.
+type Reason string
+
+// What Init can find wrong.
+const (
+	ServerUnreachable        Reason = "ServerUnreachable"
+	AuthenticationFailed     Reason = "AuthenticationFailed"
+	ServerVersion            Reason = "ServerVersion"
+	WalLevel                 Reason = "WalLevel"
+	MissingPrivilege         Reason = "MissingPrivilege"
+	TableNotFound            Reason = "TableNotFound"
+	TableUnsupported         Reason = "TableUnsupported"
+	NoReplicaIdentity        Reason = "NoReplicaIdentity"
+	PublicationMissingTables Reason = "PublicationMissingTables"
+	SlotBusy                 Reason = "SlotBusy"
+	SlotsExhausted           Reason = "SlotsExhausted"
+	WalSendersExhausted      Reason = "WalSendersExhausted"
+)
+
+// Problem is one thing that is wrong at the server and that someone has to mend.
+type Problem struct {
+	Reason Reason
+	// Table it concerns; zero for the server as a whole.
+	Table engine.TableName
+	// What is wrong and where, and how to mend it.
+	What, Mend string
+	// Err is the cause, where there is one.
+	Err error
+}
+
+func (p *Problem) Error() string {
+	s := p.What
+	if p.Err != nil {
+		s += ": " + p.Err.Error()
+	}
+	if p.Mend != "" {
+		s += ". " + p.Mend
+	}
+	return s
+}
+
+func (p *Problem) Unwrap() error { return p.Err }
+
+// PreflightError is all that Init has found wrong.
+type PreflightError struct {
+	Server   string // host, port and database
+	Problems []*Problem
+}
+
+func (e *PreflightError) Error() string {
+	if len(e.Problems) == 1 {
+		return fmt.Sprintf("PostgreSQL at %s: %s", e.Server, e.Problems[0])
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "PostgreSQL at %s: %d things are in the way", e.Server, len(e.Problems))
+	for i, p := range e.Problems {
+		fmt.Fprintf(&b, "; (%d) %s", i+1, p)
+	}
+	return b.String()
+}
+
+// Unwrap gives the problems to errors.As and errors.Is.
+func (e *PreflightError) Unwrap() []error {
+	errs := make([]error, len(e.Problems))
+	for i, p := range e.Problems {
+		errs[i] = p
+	}
+	return errs
+}
+
+// Has says whether one of the problems has this reason.
+func (e *PreflightError) Has(r Reason) bool {
+	for _, p := range e.Problems {
+		if p.Reason == r {
+			return true
+		}
+	}
+	return false
+}
+
+// sourceError gives problems to the engine under one of its reasons.
+func sourceError(server string, problems ...*Problem) error {
+	reason, permanent := engine.ReasonPreflightFailed, false
+	switch problems[0].Reason {
+	case AuthenticationFailed:
+		reason = engine.ReasonAuthenticationFailed
+	case TableNotFound:
+		reason = engine.ReasonTableNotFound
+	case SlotBusy:
+		reason = engine.ReasonSlotBusy
+	case ServerUnreachable:
+		reason = engine.ReasonDisconnected
+	}
+	for _, p := range problems {
+		switch p.Reason {
+		case ServerUnreachable, SlotBusy, SlotsExhausted, WalSendersExhausted: // may end by itself
+		default:
+			permanent = true
+		}
+	}
+	return &engine.SourceError{Reason: reason, Permanent: permanent, Err: &PreflightError{Server: server, Problems: problems}}
+}
+
+// sqlState returns the SQLSTATE of a server's error, or "".
+func sqlState(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return ""
+}
+
+// connectProblem classifies why a connection could not be made.
+func connectProblem(err error, user string, replication bool) *Problem {
+	var pe *pgconn.PgError
+	errors.As(err, &pe)
+	switch code := sqlState(err); {
+	case code == "28P01" || code == "28000" && !strings.Contains(pe.Message, "pg_hba") && strings.Contains(pe.Message, "does not exist"):
+		return &Problem{Reason: AuthenticationFailed, What: fmt.Sprintf("user %q was refused", user), Err: pe,
+			Mend: "Check the user and the password in the Secret"}
+	case code == "28000":
+		return &Problem{Reason: AuthenticationFailed, What: fmt.Sprintf("user %q was refused", user), Err: pe,
+			Mend: "Allow this user from this address in pg_hba.conf, and reload the server"}
+	case code == "3D000":
+		return &Problem{Reason: ServerUnreachable, What: "the database cannot be opened", Err: pe, Mend: "Check the database's name"}
+	case code == "53300" && strings.Contains(pe.Message, "max_wal_senders"):
+		return walSenders(pe)
+	case code == "42501" && replication:
+		return replicationPrivilege(user, pe)
+	case code == "42501":
+		return &Problem{Reason: MissingPrivilege, What: fmt.Sprintf("user %q may not use the database", user), Err: pe,
+			Mend: fmt.Sprintf("As its owner: GRANT CONNECT ON DATABASE ... TO %s", quoteIdent(user))}
+	case code != "":
+		return &Problem{Reason: ServerUnreachable, What: "the server does not take connections now", Err: pe}
+	}
+	return &Problem{Reason: ServerUnreachable, What: "the server cannot be reached", Err: err,
+		Mend: "Check its address, that it runs, and that the network lets this node reach it"}
+}
+
+func walSenders(err error) *Problem {
+	return &Problem{Reason: WalSendersExhausted, What: "the server has no free WAL sender", Err: err,
+		Mend: "Raise max_wal_senders (and restart the server), or end a replication connection that is not needed: SELECT * FROM pg_stat_replication"}
+}
+
+func slotsExhausted(err error) *Problem {
+	return &Problem{Reason: SlotsExhausted, What: "the server has no free replication slot", Err: err,
+		Mend: "Drop a slot that is not needed (SELECT * FROM pg_replication_slots WHERE NOT active), or raise max_replication_slots and restart the server"}
+}
+
+func replicationPrivilege(user string, err error) *Problem {
+	return &Problem{Reason: MissingPrivilege, What: fmt.Sprintf("user %q may not replicate", user), Err: err,
+		Mend: fmt.Sprintf("As a superuser: ALTER ROLE %s REPLICATION", quoteIdent(user))}
+}

@@ -1,0 +1,313 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// identity is the server that a baseline and a stream must both come from.
+type identity struct {
+	systemID, timeline string
+	version            string
+}
+
+func (i identity) String() string { return "postgres:" + i.systemID + "/" + i.timeline }
+
+// prepare checks all that replication needs, makes or extends the publication,
+// and returns the tables. What is wrong comes as one SourceError.
+func (s *Source) prepare(ctx context.Context) ([]*table, identity, error) {
+	fail := func(err error) ([]*table, identity, error) {
+		var p *Problem
+		if errors.As(err, &p) {
+			err = sourceError(s.server(), p)
+		}
+		return nil, identity{}, err
+	}
+	c, err := s.connect(ctx, false)
+	if err != nil {
+		return fail(err)
+	}
+	defer c.close()
+
+	var problems []*Problem
+	id, err := s.checkReplication(ctx, &problems)
+	if err != nil {
+		return fail(err)
+	}
+	id.version = c.ParameterStatus("server_version")
+	if err := s.checkServer(ctx, c, &problems); err != nil {
+		return fail(err)
+	}
+	tables, err := s.checkTables(ctx, c, &problems)
+	if err != nil {
+		return fail(err)
+	}
+	if err := s.checkPublication(ctx, c, tables, len(problems) == 0, &problems); err != nil {
+		return fail(err)
+	}
+	if len(problems) > 0 {
+		return nil, identity{}, sourceError(s.server(), problems...)
+	}
+	// The publication decides which columns and rows are sent.
+	for i, name := range s.cfg.Tables {
+		t, err := s.lookUp(ctx, c, name)
+		if err != nil {
+			return fail(err)
+		}
+		if t == nil || !t.published {
+			return nil, identity{}, fmt.Errorf("table %s went away while it was being looked at", name)
+		}
+		if missing := t.unsentKey(tables[i]); missing != "" {
+			problems = append(problems, &Problem{Reason: PublicationMissingTables, Table: name,
+				What: fmt.Sprintf("publication %q does not send key column %q of %s", s.publication, missing, name),
+				Mend: "Add the column to the publication's column list, or drop the list"})
+		}
+		tables[i] = t
+	}
+	if len(problems) > 0 {
+		return nil, identity{}, sourceError(s.server(), problems...)
+	}
+	return tables, id, nil
+}
+
+// unsentKey returns a key column of all that is not among the table's columns.
+func (t *table) unsentKey(all *table) string {
+	for _, c := range all.schema.Columns {
+		if !c.Key {
+			continue
+		}
+		found := false
+		for _, d := range t.schema.Columns {
+			found = found || d.Number == c.Number
+		}
+		if !found {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// checkReplication sees whether this user can open a replication session, and
+// asks it which server this is.
+func (s *Source) checkReplication(ctx context.Context, problems *[]*Problem) (identity, error) {
+	c, err := s.connect(ctx, true)
+	var p *Problem
+	if errors.As(err, &p) {
+		*problems = append(*problems, p)
+		return identity{}, nil
+	}
+	if err != nil {
+		return identity{}, err
+	}
+	defer c.close()
+	return c.identify(ctx)
+}
+
+// identify asks a replication session which server it is at.
+func (c *conn) identify(ctx context.Context) (identity, error) {
+	rows, err := c.query(ctx, "IDENTIFY_SYSTEM")
+	if err != nil {
+		return identity{}, err
+	}
+	if len(rows) != 1 || len(rows[0]) < 2 {
+		return identity{}, fmt.Errorf("IDENTIFY_SYSTEM gave %v", rows)
+	}
+	return identity{systemID: rows[0][0], timeline: rows[0][1], version: c.ParameterStatus("server_version")}, nil
+}
+
+const serverSQL = `
+SELECT pg_catalog.current_setting('wal_level'),
+	(SELECT count(*) FROM pg_catalog.pg_replication_slots) >= pg_catalog.current_setting('max_replication_slots')::pg_catalog.int4,
+	EXISTS (SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = current_user AND (rolreplication OR rolsuper)),
+	current_user, pg_catalog.pg_is_in_recovery()`
+
+func (s *Source) checkServer(ctx context.Context, c *conn, problems *[]*Problem) error {
+	if v := c.major(); v < 14 {
+		*problems = append(*problems, &Problem{Reason: ServerVersion, What: fmt.Sprintf("the server is PostgreSQL %s", c.ParameterStatus("server_version")),
+			Mend: "Tributary needs version 14 or later"})
+	}
+	rows, err := c.query(ctx, serverSQL)
+	if err != nil {
+		return err
+	}
+	r := rows[0]
+	if r[0] != "logical" {
+		*problems = append(*problems, &Problem{Reason: WalLevel, What: fmt.Sprintf("the server's wal_level is %q", r[0]),
+			Mend: "ALTER SYSTEM SET wal_level = logical, and restart the server"})
+	}
+	if r[2] != "t" && !has(*problems, MissingPrivilege) {
+		*problems = append(*problems, replicationPrivilege(r[3], nil))
+	}
+	held, err := s.awaitSlot(ctx, c)
+	var busy *Problem
+	switch {
+	case errors.As(err, &busy):
+		*problems = append(*problems, busy)
+	case err != nil:
+		return err
+	}
+	if held == nil && r[1] == "t" {
+		*problems = append(*problems, slotsExhausted(nil))
+	}
+	return nil
+}
+
+func has(problems []*Problem, r Reason) bool {
+	for _, p := range problems {
+		if p.Reason == r {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Source) checkTables(ctx context.Context, c *conn, problems *[]*Problem) ([]*table, error) {
+	tables := make([]*table, len(s.cfg.Tables))
+	for i, name := range s.cfg.Tables {
+		t, err := s.lookUp(ctx, c, name)
+		if err != nil {
+			return nil, err
+		}
+		if t == nil {
+			*problems = append(*problems, &Problem{Reason: TableNotFound, Table: name, What: fmt.Sprintf("there is no table %s", name),
+				Mend: "Create it, or correct its name (names are as in the catalog: without quotes, with case)"})
+			continue
+		}
+		tables[i] = t
+		*problems = append(*problems, t.check(s.user(ctx))...)
+	}
+	return tables, nil
+}
+
+// check says what keeps the table from being replicated.
+func (t *table) check(user string) (problems []*Problem) {
+	name := t.schema.Table
+	quoted := quoteTable(name.Schema, name.Name)
+	add := func(r Reason, mend, what string, args ...any) {
+		problems = append(problems, &Problem{Reason: r, Table: name, What: fmt.Sprintf(what, args...), Mend: mend})
+	}
+	switch {
+	case t.kind != 'r' && t.kind != 'p':
+		add(TableUnsupported, "Name the tables it is made from", "%s is not a table (its kind is %q), and PostgreSQL publishes only tables", name, t.kind)
+		return problems
+	case t.unlogged:
+		add(TableUnsupported, fmt.Sprintf("ALTER TABLE %s SET LOGGED", quoted), "%s is unlogged or temporary: nothing of it is in the WAL", name)
+	}
+	if !t.canUse {
+		add(MissingPrivilege, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", quoteIdent(name.Schema), quoteIdent(user)), "user %q may not use schema %q", user, name.Schema)
+	}
+	if !t.canSelect {
+		add(MissingPrivilege, fmt.Sprintf("GRANT SELECT ON %s TO %s", quoted, quoteIdent(user)), "user %q may not read %s", user, name)
+	}
+	if t.key != "" {
+		return problems
+	}
+	switch t.schema.ReplicaIdentity {
+	case engine.IdentityNothing:
+		add(NoReplicaIdentity, fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY DEFAULT", quoted),
+			"%s has REPLICA IDENTITY NOTHING: its updates and deletes do not say which row they concern", name)
+	case engine.IdentityFull:
+		add(NoReplicaIdentity, fmt.Sprintf("Add a primary key: ALTER TABLE %s ADD PRIMARY KEY (...)", quoted),
+			"%s has REPLICA IDENTITY FULL and no primary key: rows without a key cannot be replicated yet", name)
+	default:
+		add(NoReplicaIdentity, fmt.Sprintf("Add a primary key that is not deferrable, or ALTER TABLE %s REPLICA IDENTITY USING INDEX ... (unique, not null, not partial, not deferrable)", quoted),
+			"%s has no primary key and no replica identity index: its rows have no identity", name)
+	}
+	return problems
+}
+
+// managedComment marks a publication that this package may alter.
+const managedComment = "managed by Tributary"
+
+const publicationSQL = `
+SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.puballtables, p.pubviaroot,
+	pg_catalog.pg_has_role(p.pubowner, 'USAGE'),
+	coalesce(pg_catalog.obj_description(p.oid, 'pg_publication'), '') = $2
+FROM pg_catalog.pg_publication p WHERE p.pubname = $1`
+
+// checkPublication makes the publication, or sees that the one there holds the
+// tables. It changes nothing unless all else is well.
+func (s *Source) checkPublication(ctx context.Context, c *conn, tables []*table, well bool, problems *[]*Problem) error {
+	rows, err := c.params(ctx, publicationSQL, s.publication, managedComment)
+	if err != nil {
+		return err
+	}
+	var missing []string // quoted
+	var names []string
+	for _, t := range tables {
+		if t != nil && !t.published {
+			missing = append(missing, quoteTable(t.schema.Table.Schema, t.schema.Table.Name))
+			names = append(names, t.schema.Table.String())
+		}
+	}
+	if len(rows) == 0 {
+		return s.createPublication(ctx, c, tables, missing, well, problems)
+	}
+	r := rows[0]
+	if r[0] != "t" {
+		*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q leaves out inserts, updates, deletes or truncates", s.publication),
+			Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert, update, delete, truncate')", quoteIdent(s.publication))})
+	}
+	for _, t := range tables {
+		if t != nil && t.kind == 'p' && r[2] != "t" {
+			*problems = append(*problems, &Problem{Reason: PublicationMissingTables, Table: t.schema.Table,
+				What: fmt.Sprintf("%s is partitioned, and publication %q sends its partitions under their own names", t.schema.Table, s.publication),
+				Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", quoteIdent(s.publication))})
+			return nil
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	add := fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", quoteIdent(s.publication), strings.Join(missing, ", "))
+	if r[3] == "t" && r[4] == "t" && owned(tables) {
+		if !well {
+			return nil
+		}
+		_, err := c.query(ctx, add)
+		return err
+	}
+	*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q does not hold %s", s.publication, strings.Join(names, ", ")),
+		Mend: "As the owner of both: " + add})
+	return nil
+}
+
+func owned(tables []*table) bool {
+	for _, t := range tables {
+		if t != nil && !t.published && !t.owned {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table, missing []string, well bool, problems *[]*Problem) error {
+	create := fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish_via_partition_root = true)", quoteIdent(s.publication), strings.Join(missing, ", "))
+	rows, err := c.query(ctx, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), current_user, pg_catalog.current_database()")
+	if err != nil {
+		return err
+	}
+	user, db := rows[0][1], rows[0][2]
+	if rows[0][0] != "t" {
+		*problems = append(*problems, &Problem{Reason: MissingPrivilege, What: fmt.Sprintf("publication %q is not there, and user %q may not create one in database %q", s.publication, user, db),
+			Mend: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s, or as a superuser: %s", quoteIdent(db), quoteIdent(user), create)})
+		return nil
+	}
+	for _, t := range tables {
+		if t != nil && !t.owned {
+			*problems = append(*problems, &Problem{Reason: MissingPrivilege, Table: t.schema.Table,
+				What: fmt.Sprintf("publication %q is not there, and user %q does not own %s and so may not publish it", s.publication, user, t.schema.Table),
+				Mend: fmt.Sprintf("As the owner or a superuser: %s", create)})
+			return nil
+		}
+	}
+	if !well || len(missing) == 0 {
+		return nil
+	}
+	_, err = c.query(ctx, create+"; COMMENT ON PUBLICATION "+quoteIdent(s.publication)+" IS "+quoteLiteral(managedComment))
+	return err
+}

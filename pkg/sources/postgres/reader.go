@@ -1,0 +1,380 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// reader owns a replication socket: it alone reads it, writes to it, decodes
+// what comes, and hands whole transactions to the mailbox.
+type reader struct {
+	s    *Source
+	sess *session
+	dec  *decoder
+	box  *mailbox
+	head func(engine.Position, engine.Time)
+
+	confirmed engine.LSN // flush and apply of the last status; never falls
+	idle      engine.LSN // newest position that needs nothing of us, if nothing is in flight
+	sent      time.Time  // of the last status
+	heard     time.Time  // of the last message
+	messages  int
+	lastRead  time.Time
+	quick     int // reads in a row that came within a burst of each other
+
+	asked       atomic.Bool // the server waits for what is still in flight
+	interrupted atomic.Bool // someone set the read deadline to get attention
+}
+
+// statusLag is how long an acknowledgement may wait to be confirmed.
+const statusLag = time.Second
+
+// run reads until ctx ends or something breaks. It returns with the final
+// status sent, if the connection still takes it.
+func (r *reader) run(ctx context.Context) error {
+	now := time.Now()
+	r.sent, r.heard = now, now
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	if err := r.status(false); err != nil {
+		return err
+	}
+	for {
+		err := r.step(ctx)
+		var ne net.Error
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &ne) && ne.Timeout() || errors.Is(err, os.ErrDeadlineExceeded):
+			if err := r.tick(); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// start sends START_REPLICATION and waits for the stream to open.
+func (r *reader) start(ctx context.Context) error {
+	// The publication's name is an identifier within a string, and the
+	// replication grammar's strings know no escape but the doubled quote.
+	pub := strings.ReplaceAll(quoteIdent(r.s.publication), "'", "''")
+	sql := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s')", quoteIdent(r.sess.slot), r.dec.from, pub)
+	stop := context.AfterFunc(ctx, func() { _ = r.sess.Conn().SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := r.sess.Conn().SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	r.sess.Frontend().SendQuery(&pgproto3.Query{String: sql})
+	if err := r.sess.Frontend().Flush(); err != nil {
+		return err
+	}
+	for {
+		typ, body, err := r.sess.frames.next()
+		if err != nil {
+			return err
+		}
+		switch typ {
+		case 'W':
+			return nil
+		case 'E':
+			return serverError(body)
+		case 'N', 'S':
+		default:
+			return fmt.Errorf("START_REPLICATION was answered by a message of type %q", typ)
+		}
+	}
+}
+
+// step takes one message.
+func (r *reader) step(ctx context.Context) error {
+	if !r.sess.frames.buffered() {
+		if err := r.beforeRead(ctx); err != nil {
+			return err
+		}
+	} else if r.messages++; r.messages%1024 == 0 {
+		if err := r.keepInTouch(time.Now()); err != nil {
+			return err
+		}
+	}
+	typ, body, err := r.sess.frames.next()
+	if err != nil {
+		return err
+	}
+	switch typ {
+	case 'd':
+		return r.copyData(ctx, body)
+	case 'E':
+		return serverError(body)
+	case 'c', 'C', 'Z':
+		return errors.New("the server ended the stream")
+	}
+	return nil // a notice or a changed setting
+}
+
+// burst is how long the reader lets small messages gather under load, which is
+// when more than quickReads reads have come within it of each other: each
+// wake-up costs more than a row does.
+const (
+	burst      = 500 * time.Microsecond
+	quickReads = 8
+)
+
+// silence is how long the server may say nothing. It is long since a server
+// that decodes a large transaction of other tables says nothing either; a broken
+// network is noticed much sooner, by TCP (see dial).
+const silence = 5 * time.Minute
+
+// beforeRead is what is done while the socket has nothing buffered: whole
+// transactions go to the applier, the server hears of us, and under load the
+// socket gets time to fill.
+func (r *reader) beforeRead(ctx context.Context) error {
+	r.publish()
+	now := time.Now()
+	if _, err := r.box.state(); err != nil {
+		return err
+	}
+	if err := r.keepInTouch(now); err != nil {
+		return err
+	}
+	if since := now.Sub(r.lastRead); since >= burst {
+		r.quick = 0
+	} else if r.quick++; r.quick > quickReads {
+		time.Sleep(burst - since)
+		now = time.Now()
+	}
+	r.lastRead = now
+	r.interrupted.Store(false)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := r.sess.Conn().SetReadDeadline(r.nextStatus(now)); err != nil {
+		return err
+	}
+	if r.interrupted.Load() { // before the deadline was set
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// interrupt ends a read that waits. It may come from any goroutine.
+func (r *reader) interrupt() {
+	if !r.interrupted.Swap(true) {
+		_ = r.sess.Conn().SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// acknowledged passes an acknowledgement on at once if the server waits for it.
+func (r *reader) acknowledged() {
+	if r.asked.Load() {
+		r.interrupt()
+	}
+}
+
+// nextStatus is when the server has to hear of us: soon, while something is not
+// confirmed yet.
+func (r *reader) nextStatus(now time.Time) time.Time {
+	if r.confirmed < r.dec.end {
+		return now.Add(min(statusLag, r.sess.interval))
+	}
+	return r.sent.Add(r.sess.interval)
+}
+
+// tick is what is done when a read has timed out.
+func (r *reader) tick() error {
+	now := time.Now()
+	if silent := now.Sub(r.heard); silent > silence {
+		return fmt.Errorf("the server has not answered for %s", silent.Round(time.Second))
+	}
+	return r.keepInTouch(now)
+}
+
+// keepInTouch sends a status if one is due.
+func (r *reader) keepInTouch(now time.Time) error {
+	target := r.confirmable()
+	since := now.Sub(r.sent)
+	if since >= r.sess.interval || target > r.confirmed && (r.asked.Load() || since >= statusLag) {
+		return r.status(true)
+	}
+	return nil
+}
+
+// confirmable is the newest position that the slot may forget: what has been
+// acknowledged and, while all that was received is acknowledged, the end of
+// what the server says it has passed.
+func (r *reader) confirmable() engine.LSN {
+	acked := engine.LSN(r.s.acked.Load())
+	c := max(r.confirmed, acked)
+	if !r.dec.inTx && acked >= r.dec.end {
+		c = max(c, r.idle)
+	}
+	return c
+}
+
+// status sends a standby status update. A zero flush position would count as
+// the write position in some clients and as no news at the server: all three
+// are always set.
+func (r *reader) status(reply bool) error {
+	r.confirmed = r.confirmable()
+	write := max(r.confirmed, r.dec.seen)
+	msg := make([]byte, 0, 39)
+	msg = append(msg, 'd')
+	msg = binary.BigEndian.AppendUint32(msg, 38)
+	msg = append(msg, 'r')
+	msg = binary.BigEndian.AppendUint64(msg, uint64(write))
+	msg = binary.BigEndian.AppendUint64(msg, uint64(r.confirmed))
+	msg = binary.BigEndian.AppendUint64(msg, uint64(r.confirmed))
+	now := time.Now()
+	msg = binary.BigEndian.AppendUint64(msg, uint64(now.UnixMicro()-postgresEpoch))
+	if reply {
+		msg = append(msg, 1) // its answer shows that the server is there
+	} else {
+		msg = append(msg, 0)
+	}
+	r.sent = now
+	r.asked.Store(r.confirmed < r.idle && r.asked.Load())
+	if err := r.sess.Conn().SetWriteDeadline(now.Add(10 * time.Second)); err != nil {
+		return err
+	}
+	_, err := r.sess.Conn().Write(msg)
+	return err
+}
+
+// copyData takes a message of the replication stream.
+func (r *reader) copyData(ctx context.Context, p []byte) error {
+	if len(p) == 0 {
+		return fmt.Errorf("%w: an empty replication message", errMessage)
+	}
+	switch p[0] {
+	case 'w':
+		if len(p) < 25 {
+			return fmt.Errorf("%w: WAL data of %d bytes", errMessage, len(p))
+		}
+		return r.walData(ctx, p[25:])
+	case 'k':
+		if len(p) != 18 {
+			return fmt.Errorf("%w: a keepalive of %d bytes", errMessage, len(p))
+		}
+		r.heard = time.Now()
+		r.idle = max(r.idle, engine.LSN(binary.BigEndian.Uint64(p[1:])))
+		if p[17] == 0 {
+			return nil
+		}
+		// It is answered at once; while something is in flight, the applier's next
+		// acknowledgement is passed on at once too, since a server that shuts down
+		// waits for it.
+		r.asked.Store(true)
+		if r.heard.Sub(r.sent) < 10*time.Millisecond && r.confirmable() == r.confirmed {
+			return nil // it asks again with every answer
+		}
+		return r.status(false)
+	}
+	return fmt.Errorf("%w: a replication message of type %q", errMessage, p[0])
+}
+
+func (r *reader) walData(ctx context.Context, msg []byte) error {
+	if r.dec.batch == nil {
+		r.dec.batch = r.box.open()
+	}
+	committed, err := r.dec.decode(msg)
+	if err != nil || !committed {
+		return err
+	}
+	if r.dec.seen > r.dec.end { // it held nothing of ours
+		r.idle = max(r.idle, r.dec.seen)
+	}
+	if r.dec.batch.bytes < batchSize {
+		return nil
+	}
+	r.publish()
+	return r.awaitSpace(ctx)
+}
+
+// publish hands the whole transactions of the current batch to the applier.
+func (r *reader) publish() {
+	b := r.dec.batch
+	if b == nil || len(b.txs) == 0 {
+		return
+	}
+	r.dec.batch = nil
+	if r.dec.inTx {
+		r.dec.batch = &batch{}
+		b.split(r.dec.batch)
+	}
+	r.box.put(b)
+	r.heard = time.Now()
+	r.head(r.dec.end.Position(), engine.TimeOf(r.dec.commit))
+}
+
+// awaitSpace stops reading while too much is waiting to be applied.
+func (r *reader) awaitSpace(ctx context.Context) error {
+	for {
+		bytes, err := r.box.state()
+		if err != nil {
+			return err
+		}
+		if bytes <= r.s.cfg.MaxBuffer {
+			r.heard = time.Now()
+			return nil
+		}
+		if err := r.await(ctx, r.box.space); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits for a signal, and goes on reporting status meanwhile.
+func (r *reader) await(ctx context.Context, done <-chan struct{}) error {
+	for {
+		now := time.Now()
+		t := time.NewTimer(max(0, r.nextStatus(now).Sub(now)))
+		select {
+		case <-done:
+			t.Stop()
+			return nil
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+		if err := r.keepInTouch(time.Now()); err != nil {
+			return err
+		}
+	}
+}
+
+// finish sends a last status, ends the stream and lets the server read that
+// before the connection goes.
+func (r *reader) finish() {
+	deadline := time.Now().Add(2 * time.Second)
+	if r.status(false) != nil {
+		return
+	}
+	if _, err := r.sess.Conn().Write([]byte{'c', 0, 0, 0, 4}); err != nil {
+		return
+	}
+	if r.sess.Conn().SetReadDeadline(deadline) != nil {
+		return
+	}
+	for range math.MaxInt {
+		typ, _, err := r.sess.frames.next()
+		if err != nil || typ == 'Z' || typ == 'E' {
+			return
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// session is a replication connection that holds a slot.
+type session struct {
+	*conn
+	slot       string
+	id         identity
+	consistent engine.LSN // a new slot's consistent point
+	interval   time.Duration
+}
+
+// holder is a slot that is there, and who uses it.
+type holder struct {
+	ours      bool // pgoutput, in this database
+	temporary bool
+	pid       string // "" if it is not in use
+	app, addr string
+	status    string // pg_replication_slots.wal_status
+	confirmed engine.LSN
+}
+
+const holderSQL = `
+SELECT coalesce(s.plugin = 'pgoutput' AND s.database = pg_catalog.current_database(), false), s.temporary,
+	CASE WHEN s.active THEN s.active_pid::pg_catalog.text ELSE '' END,
+	coalesce(a.application_name, ''), coalesce(pg_catalog.host(a.client_addr), 'a local socket'),
+	coalesce(s.wal_status, ''), coalesce(s.confirmed_flush_lsn::pg_catalog.text, '0/0')
+FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.slot_name = $1`
+
+// slotHolder returns who holds the configured slot; nil if it is not there.
+func (s *Source) slotHolder(ctx context.Context, c *conn) (*holder, error) {
+	rows, err := c.params(ctx, holderSQL, s.slot)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	r := rows[0]
+	confirmed, err := engine.ParseLSN(engine.Position(r[6]))
+	if err != nil {
+		return nil, err
+	}
+	return &holder{ours: r[0] == "t", temporary: r[1] == "t", pid: r[2], app: r[3], addr: r[4], status: r[5], confirmed: confirmed}, nil
+}
+
+// problem says why the slot cannot be used, or nil.
+func (h *holder) problem(slot string, permanent bool) *Problem {
+	switch {
+	case h == nil:
+		return nil
+	case h.pid != "":
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is in use by process %s (application %q, from %s)", slot, h.pid, h.app, h.addr),
+			Mend: fmt.Sprintf("Give this node another slot name, or end the other: SELECT pg_terminate_backend(%s)", h.pid)}
+	case !permanent:
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is there already, permanent and not in use; this node needs a temporary one under that name", slot),
+			Mend: fmt.Sprintf("Give this node another slot name, or drop that one: SELECT pg_drop_replication_slot(%s)", quoteLiteral(slot))}
+	case !h.ours:
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q belongs to another database or another plugin", slot), Mend: "Give this node another slot name"}
+	}
+	return nil
+}
+
+// awaitSlot waits for the slot to be free: the walsender of a node that was
+// killed takes a moment to end. The holder that stays is named.
+func (s *Source) awaitSlot(ctx context.Context, c *conn) (*holder, error) {
+	deadline := time.Now().Add(s.cfg.patience)
+	for {
+		h, err := s.slotHolder(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		p := h.problem(s.slot, s.cfg.Permanent)
+		if p == nil {
+			return h, nil
+		}
+		if h.pid == "" || time.Now().After(deadline) {
+			return h, p
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// openSession opens a replication session; it has no slot yet.
+func (s *Source) openSession(ctx context.Context) (*session, error) {
+	c, err := s.connect(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	sess := &session{conn: c, slot: s.slot}
+	if sess.id, err = c.identify(ctx); err == nil {
+		sess.interval, err = c.statusInterval(ctx)
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return sess, nil
+}
+
+// statusInterval is how often the server wants to hear of us.
+func (c *conn) statusInterval(ctx context.Context) (time.Duration, error) {
+	v, err := c.setting(ctx, "wal_sender_timeout")
+	if err != nil {
+		return 0, err
+	}
+	timeout, err := time.ParseDuration(v + "ms")
+	if err != nil {
+		return 0, fmt.Errorf("wal_sender_timeout is %q: %w", v, err)
+	}
+	if timeout <= 0 {
+		return 10 * time.Second, nil
+	}
+	return min(10*time.Second, timeout/3), nil
+}
+
+// createSlot creates a temporary slot in a new session, and returns the
+// snapshot that it exports, which lives until the session's next command.
+func (s *Source) createSlot(ctx context.Context) (sess *session, snapshot string, err error) {
+	sess, err = s.openSession(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() {
+		if err != nil {
+			sess.close()
+		}
+	}()
+	if s.cfg.Permanent {
+		sess.slot = s.slot[:min(len(s.slot), 55)] + "_initial"
+	}
+	sql := fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot))
+	rows, err := sess.query(ctx, sql)
+	switch sqlState(err) {
+	case "":
+	case "53400":
+		return nil, "", slotsExhausted(err)
+	case "42710":
+		return nil, "", &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q was created by another at the same moment", sess.slot), Err: err, Mend: "Give this node another slot name"}
+	case "42501":
+		return nil, "", replicationPrivilege(s.user(ctx), err)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("creating slot %s: %w", sess.slot, err)
+	}
+	if len(rows) != 1 || len(rows[0]) < 3 {
+		return nil, "", fmt.Errorf("creating slot %s gave %v", sess.slot, rows)
+	}
+	sess.consistent, err = engine.ParseLSN(engine.Position(rows[0][1]))
+	return sess, rows[0][2], err
+}
+
+// dropPermanent drops the permanent slot of an earlier baseline.
+func (s *Source) dropPermanent(ctx context.Context) error {
+	c, err := s.connect(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	h, err := s.awaitSlot(ctx, c)
+	if err != nil || h == nil {
+		return err
+	}
+	_, err = c.params(ctx, "SELECT pg_catalog.pg_drop_replication_slot($1)", s.slot)
+	return err
+}
+
+// makePermanent replaces the session's temporary slot by a permanent copy. It
+// comes after the baseline has been committed, so that a slot that is there
+// always has its baseline.
+func (s *Source) makePermanent(ctx context.Context, sess *session) error {
+	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)", quoteLiteral(sess.slot), quoteLiteral(s.slot))
+	if _, err := sess.query(ctx, sql); err != nil {
+		return fmt.Errorf("making slot %s permanent: %w", s.slot, err)
+	}
+	if _, err := sess.query(ctx, "DROP_REPLICATION_SLOT "+quoteIdent(sess.slot)); err != nil {
+		return fmt.Errorf("dropping slot %s: %w", sess.slot, err)
+	}
+	sess.slot = s.slot
+	return nil
+}
+
+// resumeSession opens a session on the permanent slot, to go on after from. It
+// gives ErrReBaselineRequired if the slot cannot go on from there.
+func (s *Source) resumeSession(ctx context.Context, from engine.LSN) (*session, error) {
+	c, err := s.connect(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.awaitSlot(ctx, c)
+	var recovered string
+	if err == nil {
+		var rows [][]string
+		if rows, err = c.query(ctx, "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END"); err == nil {
+			recovered = rows[0][0]
+		}
+	}
+	c.close()
+	if err != nil {
+		return nil, err
+	}
+	head, err := engine.ParseLSN(engine.Position(recovered))
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case h == nil:
+		return nil, rebaseline("slot %s is not there any more", s.slot)
+	case h.status == "lost":
+		return nil, rebaseline("slot %s was invalidated: it needed WAL that the server has removed", s.slot)
+	case h.confirmed > from:
+		return nil, rebaseline("slot %s was confirmed up to %s, which is past our cursor %s", s.slot, h.confirmed, from)
+	case head < from:
+		return nil, rebaseline("the server is at %s, before our cursor %s: it was restored from a backup", head, from)
+	}
+	sess, err := s.openSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if sess.id.String() != s.id.String() {
+		sess.close()
+		return nil, rebaseline("the server's history is %s, and was %s", sess.id, s.id)
+	}
+	return sess, nil
+}
+
+// rebaseline is ErrReBaselineRequired with a sentence that says why.
+func rebaseline(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", engine.ErrReBaselineRequired, fmt.Sprintf(format, args...))
+}
+
+// isProblem says whether err is a Problem with this reason.
+func isProblem(err error, r Reason) bool {
+	var p *Problem
+	return errors.As(err, &p) && p.Reason == r
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

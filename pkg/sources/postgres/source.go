@@ -1,0 +1,221 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// Source reads one PostgreSQL database. It implements engine.SyncSource.
+type Source struct {
+	cfg         Config
+	env         engine.Env
+	publication string
+	slot        string
+	id          identity
+
+	// acked is the last position acknowledged, durably if the slot is permanent.
+	acked atomic.Uint64
+	gate  gate
+
+	mu      sync.Mutex
+	session *session // idle, between Baseline and Stream
+	poke    func()   // tells the stream's reader of an acknowledgement
+	// known are the tables as the last baseline, and the stream since, had them,
+	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
+	known map[uint32]*engine.Schema
+}
+
+var _ engine.SyncSource = (*Source)(nil)
+
+// New returns a source for a configuration, or all that is wrong with it.
+func New(cfg Config) (*Source, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL source: %w", err)
+	}
+	return &Source{cfg: cfg}, nil
+}
+
+// Init checks what replication needs at the server, makes the publication if it
+// is not there, and discovers the tables.
+func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) {
+	if env.Report == nil {
+		env.Report = func(string, error) {}
+	}
+	if env.Logger == nil {
+		env.Logger = slog.New(slog.DiscardHandler)
+	}
+	s.env = env
+	s.publication, s.slot = s.cfg.Publication, s.cfg.Slot
+	if s.publication == "" {
+		s.publication = objectName(env.Source)
+	}
+	if s.slot == "" {
+		s.slot = objectName(env.NodeID, env.Source)
+	}
+	s.takeSession().end()
+	s.env.Report(engine.ReasonConnecting, nil)
+	tables, id, err := s.prepare(ctx)
+	if err != nil {
+		return engine.Info{}, err
+	}
+	s.id = id
+	s.known = map[uint32]*engine.Schema{}
+	info := engine.Info{Mints: true, History: id.String()}
+	for _, t := range tables {
+		schema, _ := env.Schemas.Define(t.schema)
+		s.known[schema.RelationOID] = schema
+		info.Tables = append(info.Tables, schema)
+	}
+	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", id.String(),
+		"publication", s.publication, "slot", s.slot, "tables", len(tables))
+	return info, nil
+}
+
+// Ack implements engine.SyncSource. With a permanent slot only durable
+// acknowledgements count: what is confirmed to the slot is never sent again.
+func (s *Source) Ack(c engine.Cursor, durable bool) {
+	lsn, err := engine.ParseLSN(c.Position)
+	if err != nil || (s.cfg.Permanent && !durable) {
+		return
+	}
+	for {
+		old := s.acked.Load()
+		if uint64(lsn) <= old {
+			return
+		}
+		if s.acked.CompareAndSwap(old, uint64(lsn)) {
+			break
+		}
+	}
+	s.mu.Lock()
+	poke := s.poke
+	s.mu.Unlock()
+	if poke != nil {
+		poke()
+	}
+}
+
+// LastAckedPosition implements engine.SyncSource. The source has one log.
+func (s *Source) LastAckedPosition(engine.LogID) engine.Position {
+	if lsn := s.acked.Load(); lsn != 0 {
+		return engine.LSN(lsn).Position()
+	}
+	return ""
+}
+
+// SupportsResume implements engine.SyncSource: a temporary slot does not
+// outlive its connection.
+func (s *Source) SupportsResume() bool { return s.cfg.Permanent }
+
+// OrderingGuarantee implements engine.SyncSource: transactions come as committed.
+func (s *Source) OrderingGuarantee() engine.Ordering { return engine.TotalOrder }
+
+// ComparePositions implements engine.SyncSource.
+func (s *Source) ComparePositions(a, b engine.Position) int { return engine.CompareLSN(a, b) }
+
+// PositionToString implements engine.SyncSource.
+func (s *Source) PositionToString(p engine.Position) string { return string(p) }
+
+// PositionFromString implements engine.SyncSource.
+func (s *Source) PositionFromString(text string) (engine.Position, error) {
+	lsn, err := engine.ParseLSN(engine.Position(text))
+	if err != nil {
+		return "", err
+	}
+	return lsn.Position(), nil
+}
+
+// Pause implements engine.SyncSource. The connection is kept and PostgreSQL
+// keeps the WAL: a long pause costs disk there.
+func (s *Source) Pause() {
+	if s.gate.close() && s.env.Report != nil {
+		s.env.Report(engine.ReasonPaused, nil)
+	}
+}
+
+// Resume implements engine.SyncSource.
+func (s *Source) Resume() {
+	if s.gate.open() && s.env.Report != nil {
+		s.env.Report(engine.ReasonStreaming, nil)
+	}
+}
+
+// Close ends an idle session between Baseline and Stream.
+func (s *Source) Close() { s.takeSession().end() }
+
+// takeSession returns the idle session, or nil. It is the caller's then.
+func (s *Source) takeSession() *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sess := s.session
+	s.session = nil
+	return sess
+}
+
+func (s *session) end() {
+	if s != nil {
+		s.close()
+	}
+}
+
+// asSourceError makes what Baseline or Stream ends with an error of the source
+// where it is a Problem of the server.
+func (s *Source) asSourceError(err error) error {
+	var p *Problem
+	var done *engine.SourceError
+	if errors.As(err, &p) && !errors.As(err, &done) {
+		return sourceError(s.server(), p)
+	}
+	return err
+}
+
+// gate holds up delivery while it is closed. The zero gate is open.
+type gate struct {
+	mu   sync.Mutex
+	wait chan struct{} // closed by open; nil while open
+}
+
+func (g *gate) close() (changed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.wait != nil {
+		return false
+	}
+	g.wait = make(chan struct{})
+	return true
+}
+
+func (g *gate) open() (changed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.wait == nil {
+		return false
+	}
+	close(g.wait)
+	g.wait = nil
+	return true
+}
+
+// pass waits until the gate is open.
+func (g *gate) pass(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		wait := g.wait
+		g.mu.Unlock()
+		if wait == nil {
+			return ctx.Err()
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
