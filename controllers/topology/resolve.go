@@ -1,0 +1,259 @@
+package topology
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/tributary-dev/tributary/api/v1alpha1"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+// resolve checks every spec by itself and finds what it refers to.
+func (p *planner) resolve() {
+	for _, s := range p.sources.postgres {
+		for _, m := range checkPostgres(&s.spec.Spec) {
+			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
+		}
+		p.checkSecrets(&s.resolved, s.spec.Namespace, &s.spec.Spec)
+	}
+	for _, k := range sortedKeys(p.sources.fanout) {
+		s := p.sources.fanout[k]
+		for _, m := range checkFanout(&s.spec.Spec) {
+			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
+		}
+		if s.accepted.reason == "" {
+			p.candidates(&s.findings, k.Namespace, Key{}, &s.spec.Spec)
+		}
+	}
+	for _, d := range p.order {
+		p.resolveNode(d)
+	}
+}
+
+func (p *planner) resolveNode(d *draft) {
+	for _, m := range checkNode(d.spec) {
+		d.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
+	}
+	if d.accepted.reason != "" {
+		return
+	}
+	for i := range d.spec.Spec.Sources {
+		s := &d.spec.Spec.Sources[i]
+		switch {
+		case s.Postgres != nil:
+			p.postgres(d, s.Name, Key{}, s.Postgres)
+		case s.Fanout != nil:
+			p.fanout(d, s.Name, s.Fanout)
+		case s.PostgresSourceRef != nil:
+			ref := Key{Namespace: d.Key.Namespace, Name: s.PostgresSourceRef.Name}
+			d.SlotHolder = true
+			src := p.sources.postgres[ref]
+			if src == nil {
+				d.resolved.add(v1alpha1.ReasonSourceNotFound, "The PostgresSource %s, which the source %s names, does not exist.", ref.Name, s.Name)
+				continue
+			}
+			src.nodes[d.Key] = true
+			if src.accepted.reason != "" {
+				d.accepted.add(src.accepted.reason, "The PostgresSource %s is not accepted: %s", ref.Name, strings.Join(src.accepted.messages, " "))
+				continue
+			}
+			p.postgres(d, s.Name, ref, &src.spec.Spec)
+		case s.FanoutSourceRef != nil:
+			ref := Key{Namespace: d.Key.Namespace, Name: s.FanoutSourceRef.Name}
+			src := p.sources.fanout[ref]
+			if src == nil {
+				d.resolved.add(v1alpha1.ReasonSourceNotFound, "The FanoutSource %s, which the source %s names, does not exist.", ref.Name, s.Name)
+				continue
+			}
+			src.nodes[d.Key] = true
+			if src.accepted.reason == v1alpha1.ReasonInvalid {
+				d.accepted.add(src.accepted.reason, "The FanoutSource %s is not accepted: %s", ref.Name, strings.Join(src.accepted.messages, " "))
+				continue
+			}
+			p.fanout(d, s.Name, &src.spec.Spec)
+		}
+	}
+}
+
+func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.PostgresSourceSpec) {
+	d.SlotHolder = true
+	p.checkSecrets(&d.resolved, d.Key.Namespace, spec)
+	owner := []string{d.Key.Namespace, d.Key.Name, name}
+	out := &Postgres{Spec: spec, Slot: derivedName(owner...), Managed: true}
+	if spec.Slot != nil {
+		out.Slot = spec.Slot.Name
+	}
+	if ref != (Key{}) {
+		owner = []string{ref.Namespace, ref.Name}
+	}
+	out.Publication = derivedName(owner...)
+	if pub := spec.Publication; pub != nil {
+		if pub.Name != "" {
+			out.Publication = pub.Name
+		}
+		if pub.Managed != nil {
+			out.Managed = *pub.Managed
+		}
+	}
+	d.Sources = append(d.Sources, Source{Name: name, Postgres: out})
+}
+
+func (p *planner) fanout(d *draft, name string, spec *v1alpha1.FanoutSourceSpec) {
+	d.Sources = append(d.Sources, Source{Name: name, Fanout: spec})
+	w := WiredSource{Name: name}
+	w.Candidates, d.first[name] = p.candidates(&d.findings, d.Key.Namespace, d.Key, spec)
+	w.Policy = policy(spec.Failover)
+	d.Wiring.Sources = append(d.Wiring.Sources, w)
+}
+
+// candidates finds the upstreams of a spec in namespace, in order, each once,
+// for the node self. first says whether the first upstream gave the first of
+// them.
+func (p *planner) candidates(f *findings, namespace string, self Key, spec *v1alpha1.FanoutSourceSpec) (out []Candidate, first bool) {
+	add := func(c Candidate) {
+		if !slices.ContainsFunc(out, func(o Candidate) bool { return o.ID == c.ID }) && len(out) < maxCandidates {
+			c.Eligible = true
+			out = append(out, c)
+		}
+	}
+	for i, u := range spec.Upstreams {
+		switch {
+		case u.Address != "":
+			add(Candidate{ID: u.Address, Address: u.Address})
+		case u.NodeRef != nil:
+			k := Key{Namespace: u.NodeRef.Namespace, Name: u.NodeRef.Name}
+			if k.Namespace == "" {
+				k.Namespace = namespace
+			}
+			parent := p.nodes[k]
+			switch {
+			case parent == nil:
+				f.resolved.add(v1alpha1.ReasonParentNotFound, "The upstream node %s does not exist.", label(k, namespace))
+			case parent.spec.DeletionTimestamp != nil:
+				f.resolved.add(v1alpha1.ReasonParentNotFound, "The upstream node %s is being deleted.", label(k, namespace))
+			case !permitted(parent.spec, namespace):
+				f.accepted.add(v1alpha1.ReasonNotPermitted, "The node %s does not allow the namespace %s to read from it: list it in the node's spec.serve.allowedConsumers.", k, namespace)
+			default:
+				add(p.nodeCandidate(parent.spec))
+			}
+		case u.Selector != nil:
+			selector, err := metav1.LabelSelectorAsSelector(u.Selector)
+			if err != nil {
+				continue // checkFanout has said so
+			}
+			before := len(out)
+			for _, d := range p.order {
+				if d.Key.Namespace == namespace && d.Key != self && d.spec.DeletionTimestamp == nil && selector.Matches(labels.Set(d.spec.Labels)) {
+					add(p.nodeCandidate(d.spec))
+				}
+			}
+			if len(out) == before {
+				f.resolved.add(v1alpha1.ReasonParentNotFound, "No other node of the namespace has the labels %s that an upstream selects.", selector)
+			}
+		}
+		if i == 0 {
+			first = len(out) > 0
+		}
+	}
+	return out, first
+}
+
+// policy is the effective policy of failover.
+func policy(f *v1alpha1.FailoverPolicy) (out nodeconfig.Policy) {
+	if f != nil {
+		if f.UnhealthyAfter != nil {
+			out.UnhealthyAfter = f.UnhealthyAfter.Duration
+		}
+		if f.RecoverAfter != nil {
+			out.RecoverAfter = f.RecoverAfter.Duration
+		}
+		if f.MaxLag != nil {
+			out.MaxLag = f.MaxLag.Duration
+		}
+		if f.MaxSwitchesPerHour != nil {
+			out.MaxSwitchesPerHour = int(*f.MaxSwitchesPerHour)
+		}
+		out.Failback = strings.ToLower(string(f.Failback))
+	}
+	out.SetDefaults()
+	return out
+}
+
+// maxCandidates bounds how many parents a source may have.
+const maxCandidates = 64
+
+func (p *planner) nodeCandidate(n *v1alpha1.ReplicationNode) Candidate {
+	k := keyOf(n)
+	return Candidate{ID: k.String(), Node: k, Address: p.in.Address(n)}
+}
+
+func permitted(parent *v1alpha1.ReplicationNode, namespace string) bool {
+	if parent.Namespace == namespace {
+		return true
+	}
+	return parent.Spec.Serve != nil && slices.ContainsFunc(parent.Spec.Serve.AllowedConsumers, func(g v1alpha1.ConsumerGrant) bool {
+		return g.Namespace == namespace || g.Namespace == "*"
+	})
+}
+
+// Keys of Secrets.
+const (
+	SecretUsername = "username"
+	SecretPassword = "password"
+	SecretCA       = "ca.crt"
+)
+
+// SecretUse is a Secret that a PostgreSQL source uses, and the keys of it.
+type SecretUse struct {
+	Name string
+	Keys []string
+}
+
+// Secrets lists the Secrets that a PostgreSQL source uses.
+func Secrets(spec *v1alpha1.PostgresSourceSpec) []SecretUse {
+	out := []SecretUse{{spec.CredentialsSecretRef.Name, []string{SecretUsername, SecretPassword}}}
+	if spec.TLS != nil && spec.TLS.CASecretRef != nil {
+		out = append(out, SecretUse{spec.TLS.CASecretRef.Name, []string{SecretCA}})
+	}
+	return out
+}
+
+func (p *planner) checkSecrets(f *fault, namespace string, spec *v1alpha1.PostgresSourceSpec) {
+	if p.in.Secrets == nil {
+		return
+	}
+	for _, use := range Secrets(spec) {
+		keys, ok := p.in.Secrets[Key{Namespace: namespace, Name: use.Name}]
+		if !ok {
+			f.add(v1alpha1.ReasonSecretNotFound, "The Secret %s does not exist.", use.Name)
+			continue
+		}
+		for _, k := range use.Keys {
+			if !slices.Contains(keys, k) {
+				f.add(v1alpha1.ReasonSecretNotFound, "The Secret %s has no key %s.", use.Name, k)
+			}
+		}
+	}
+}
+
+// derivedName makes a name for something in PostgreSQL that belongs to a
+// resource: readable, within 63 bytes, and another for every resource.
+func derivedName(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "/")))
+	readable := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.Join(parts, "_"))
+	if most := 63 - len("tributary_") - 9; len(readable) > most {
+		readable = readable[:most]
+	}
+	return fmt.Sprintf("tributary_%s_%s", readable, hex.EncodeToString(sum[:4]))
+}
