@@ -241,6 +241,7 @@ func depths(edges []edge, classes int) map[Key]int32 {
 			if d, ok := known[k]; ok {
 				return d
 			}
+			known[k] = 0 // ends the walk, should there be a cycle after all
 			var d int32
 			for _, up := range g[k] {
 				d = max(d, depth(up)+1)
