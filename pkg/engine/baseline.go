@@ -2,8 +2,10 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -19,6 +21,8 @@ type baseline struct {
 	mint   bool
 	stamp  Stamp // of rows that come without one
 	log    LogID
+	again  bool // the log's origin has been baselined before
+	since  Time // what was written in the log up to then has been told to its readers
 
 	mu     sync.Mutex
 	stages map[TableName]Stage
@@ -108,185 +112,199 @@ func (b *baseline) Commit(ctx context.Context) error {
 			}
 		}
 	}
+	held := map[LogID]bool{}
+	for _, l := range tx.Logs() {
+		if held[l.ID] = true; l.ID.Origin != b.log.Origin {
+			continue
+		}
+		if l.ID.Epoch > b.log.Epoch {
+			return fmt.Errorf("baseline of log %s: epoch %d: %w", b.log, l.ID.Epoch, ErrStaleEpoch)
+		}
+		b.again = true
+	}
 	key := CursorKey{b.log, b.spec.Scope}
-	old, resumes := tx.Cursors()[key]
+	old, resumes := tx.Cursor(key)
 	if resumes && compare(b.spec.At, old.Position) < 0 {
 		return fmt.Errorf("log %s: a baseline at %s is behind the cursor at %s", b.log, b.spec.At, old.Position)
 	}
-	net := &netChanges{keep: resumes, schemas: b.spec.Schemas}
+	net := &netChanges{keep: resumes, log: b.log, held: held}
+	b.since = old.Time
 	for _, table := range b.spec.Tables {
 		if err := b.merge(tx, table, net); err != nil {
 			return err
 		}
 	}
 	cursor := Cursor{key, b.spec.At, max(old.Time, b.spec.Time)}
+	moves := old.Position != b.spec.At
 	var blocks []*Block
 	switch {
-	case resumes && net.keep && old.Position == b.spec.At && len(net.changes) == 0:
-	case resumes && net.keep && old.Position != b.spec.At:
+	case resumes && net.keep && !moves && len(net.changes) == 0:
+	case resumes && net.keep && moves:
 		w := NewBlockBuilder(b.log, old.Position)
 		w.Add(&Transaction{
 			Log: b.log, Prev: old.Position, Position: b.spec.At, Time: cursor.Time,
-			Major: b.spec.Major, Schemas: net.schemas, Changes: net.changes,
+			Major: b.spec.Major, Schemas: b.spec.Schemas, Changes: net.changes,
 		})
 		blocks = w.Blocks()
+	case resumes && b.mint && !moves:
+		// A reader that is at this position would never learn of the changes.
+		why := fmt.Sprintf("log %s: a baseline at %s changes rows, and the log is there already", b.log, b.spec.At)
+		s.renew(why)
+		return fmt.Errorf("%w: %s", errNewEpoch, why)
 	default:
 		if err := tx.ResetLog(b.log, compare, b.spec.At, cursor.Time); err != nil {
 			return err
 		}
 	}
-	dropped, err := b.dropOlder(tx)
-	if err != nil {
+	for l := range held {
+		if l.Origin == b.log.Origin && l.Epoch < b.log.Epoch {
+			if err := tx.DropLog(l); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.commit(tx, cursor, compare, blocks, b.announce); err != nil {
 		return err
 	}
-	b.announce(dropped)
-	if err := s.commit(tx, cursor, compare, blocks); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	if s.state.Baselines++; s.state.Baselines > 1 {
-		s.state.Rebaselines++
-	}
-	delete(s.pending, key)
-	s.mu.Unlock()
-	e.mu.Lock()
-	if l := e.logs[b.log]; l != nil {
-		l.ready = true
-	}
-	e.notify()
-	e.mu.Unlock()
 	e.log.Info("baselined", "source", s.name, "log", b.log.String(), "position", string(b.spec.At), "changes", len(net.changes))
 	return nil
 }
 
-// dropOlder takes out the older epochs of the log's origin.
-func (b *baseline) dropOlder(tx Tx) ([]LogID, error) {
-	var dropped []LogID
-	for _, l := range tx.Logs() {
-		if l.ID.Origin == b.log.Origin && l.ID.Epoch < b.log.Epoch {
-			if err := tx.DropLog(l.ID); err != nil {
-				return nil, err
-			}
-			dropped = append(dropped, l.ID)
-		}
+// announce makes the log known as one that can be served, in place of the
+// older epochs of its origin. They are served until the baseline is committed.
+func (b *baseline) announce() {
+	s, e := b.source, b.source.engine
+	s.mu.Lock()
+	if s.state.Baselines++; s.state.Baselines > 1 {
+		s.state.Rebaselines++
 	}
-	return dropped, nil
-}
-
-func (b *baseline) announce(dropped []LogID) {
-	e := b.source.engine
+	delete(s.pending, CursorKey{b.log, b.spec.Scope})
+	s.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, d := range dropped {
-		delete(e.logs, d)
-		for k := range e.readers {
-			if k.key.Log == d {
-				delete(e.readers, k)
-			}
-		}
-	}
+	older := func(l LogID) bool { return l.Origin == b.log.Origin && l.Epoch < b.log.Epoch }
+	maps.DeleteFunc(e.logs, func(l LogID, _ *logState) bool { return older(l) })
+	maps.DeleteFunc(e.readers, func(k readerKey, _ ReaderAck) bool { return older(k.key.Log) })
 	if l := e.logs[b.log]; l != nil {
-		l.tables = slices.Clone(b.spec.Tables)
+		l.tables, l.ready = slices.Clone(b.spec.Tables), true
 	}
 }
 
-// netChanges is what a baseline changed in the state, as far as it fits.
+// netChanges is what a baseline changed in the state, as far as the log's
+// readers have to be told in one transaction of it.
 type netChanges struct {
-	keep    bool // false: not wanted, or too large
+	log     LogID
+	held    map[LogID]bool // logs with readers of their own
+	keep    bool           // false: it cannot be told, and readers take a snapshot
 	bytes   int
-	schemas []*Schema
 	changes []Change
 }
 
-func (n *netChanges) add(op Op, r *Record) {
-	if !n.keep {
-		return
+func (n *netChanges) add(r *Record) {
+	l := r.Stamp.Log()
+	if !n.keep || l != n.log && n.held[l] {
+		return // what another log wrote, its readers get from that log
 	}
-	if n.bytes += len(r.Key) + len(r.Row) + 64; n.bytes > maxNetBytes {
+	// Blocks carry the schemas of their own log only.
+	if n.bytes += len(r.Key) + len(r.Row) + 64; n.bytes > maxNetBytes || l != n.log {
 		n.keep, n.changes = false, nil
 		return
 	}
-	n.changes = append(n.changes, Change{
-		Op: op, Schema: r.Schema, Key: slices.Clone(r.Key), Row: slices.Clone(r.Row), Stamp: r.Stamp,
-	})
+	c := Change{Op: OpPut, Schema: r.Schema, Key: slices.Clone(r.Key), Row: slices.Clone(r.Row), Stamp: r.Stamp}
+	if r.Deleted {
+		c.Op, c.Row = OpDelete, nil
+	}
+	n.changes = append(n.changes, c)
 }
 
-// merge brings a staged table into the state. Equal rows keep their stamps;
-// rows of the baseline's own origin that it lacks become tombstones; for all
-// else the greatest stamp stays.
+// merge brings a staged table into the state. For each key the greatest stamp
+// stays. Rows that a source which mints sends again as they are keep their
+// stamps, and those that another origin has written since are left alone. Rows
+// of the baseline's own origin that it would hold, and does not, become
+// tombstones.
 func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 	stage := b.stages[table]
-	if emptyTable(tx, table) {
+	if b.adoptable(tx, table) {
 		if net.keep {
-			if err := stage.Scan(nil, func(r *Record) bool {
-				if !r.Deleted {
-					net.add(OpPut, r)
-				}
-				return net.keep
-			}); err != nil {
+			if err := stage.Scan(nil, func(r *Record) bool { net.add(r); return net.keep }); err != nil {
 				return err
 			}
 		}
 		return tx.Adopt(stage)
 	}
-	var todo []Record // written after the scan: a scan does not see its own writes
+	m := merger{tx: tx}
 	var inner error
 	err := stage.Scan(nil, func(r *Record) bool {
-		var have Record
-		var ok bool
-		if have, ok, inner = tx.Get(table, r.Key); inner != nil {
-			return false
+		if b.mint {
+			var have Record
+			var ok bool
+			if have, ok, inner = tx.Get(table, r.Key); inner != nil {
+				return false
+			}
+			if ok && (sameRow(&have, r) || b.again && have.Stamp.Origin != b.log.Origin) {
+				return true
+			}
 		}
-		if ok && (sameRow(&have, r) || have.Stamp.Compare(r.Stamp) >= 0) {
-			return true
+		row := *r
+		var applied bool
+		if applied, inner = m.merge(&row); applied || b.isNew(row.Stamp) {
+			net.add(&row)
 		}
-		if !ok && r.Deleted {
-			todo = append(todo, cloneRecord(r))
-			return true
-		}
-		todo = append(todo, cloneRecord(r))
-		op := OpPut
-		if r.Deleted {
-			op = OpDelete
-		}
-		net.add(op, r)
-		return true
+		return inner == nil
 	})
-	if err == nil {
-		err = inner
-	}
-	if err != nil {
+	if err = cmp.Or(err, inner); err != nil {
 		return err
 	}
+	var gone []Record // written after the scan, which need not see it
 	err = tx.Scan(table, nil, func(r *Record) bool {
-		if r.Deleted || r.Stamp.Origin != b.log.Origin {
+		if !b.covers(r.Stamp) || r.Deleted && !b.isNew(r.Stamp) {
 			return true
 		}
 		var ok bool
 		if _, ok, inner = stage.Get(r.Key); inner != nil || ok {
 			return inner == nil
 		}
-		gone := Record{Schema: r.Schema, Key: slices.Clone(r.Key), Stamp: r.Stamp, Deleted: true}
+		g := Record{Schema: r.Schema, Key: slices.Clone(r.Key), Stamp: r.Stamp, Deleted: true}
 		if b.mint {
-			gone.Stamp = b.stamp
-			gone.Schema = b.schemaOf(table, r.Schema)
+			g.Schema, g.Stamp = b.schemaOf(table, r.Schema), b.stamp
 		}
-		todo = append(todo, gone)
-		net.add(OpDelete, &gone)
+		gone = append(gone, g)
 		return true
 	})
-	if err == nil {
-		err = inner
-	}
-	if err != nil {
+	if err = cmp.Or(err, inner); err != nil {
 		return err
 	}
-	for i := range todo {
-		if err := tx.Put(&todo[i]); err != nil {
+	for i := range gone {
+		if err := tx.Put(&gone[i]); err != nil {
 			return err
 		}
+		net.add(&gone[i])
 	}
 	return nil
+}
+
+// covers reports whether the baseline would hold a row with this stamp if it
+// were still there: a write of its own log up to its position, or of an older
+// epoch. A newer write can be in the state already, by way of another log.
+func (b *baseline) covers(s Stamp) bool {
+	return s.Origin == b.log.Origin && (s.Epoch < b.log.Epoch || s.Epoch == b.log.Epoch && s.Time <= b.spec.Time)
+}
+
+// isNew reports whether a carried log's readers have yet to be told of a write,
+// though it may be in the state already, by way of another log.
+func (b *baseline) isNew(s Stamp) bool {
+	return !b.mint && s.Log() == b.log && s.Time > b.since
+}
+
+// adoptable reports whether a staged table can be taken as it is.
+func (b *baseline) adoptable(tx Tx, table TableName) bool {
+	truncated := tx.Truncated(table, b.log.Origin) != Stamp{}
+	for l := range b.spec.Others {
+		truncated = truncated || tx.Truncated(table, l.Origin) != Stamp{}
+	}
+	empty := true
+	err := tx.Scan(table, nil, func(*Record) bool { empty = false; return false })
+	return err == nil && empty && !truncated
 }
 
 // schemaOf returns the baseline's schema of a table, or the one given.
@@ -299,21 +317,9 @@ func (b *baseline) schemaOf(table TableName, otherwise *Schema) *Schema {
 	return otherwise
 }
 
-func emptyTable(v View, table TableName) bool {
-	empty := true
-	_ = v.Scan(table, nil, func(*Record) bool { empty = false; return false })
-	return empty
-}
-
 // sameRow reports whether two live records of one origin hold the same row.
 func sameRow(a, b *Record) bool {
 	return !a.Deleted && !b.Deleted && a.Stamp.Origin == b.Stamp.Origin &&
 		(a.Schema == b.Schema || a.Schema.Fingerprint() == b.Schema.Fingerprint()) &&
 		bytes.Equal(a.Row.Values(), b.Row.Values())
-}
-
-func cloneRecord(r *Record) Record {
-	c := *r
-	c.Key, c.Row = slices.Clone(r.Key), slices.Clone(r.Row)
-	return c
 }

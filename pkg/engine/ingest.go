@@ -26,7 +26,7 @@ func (s *source) Apply(ctx context.Context, txs []Transaction) error {
 	}
 	defer tx.Rollback()
 	key := CursorKey{Log: log}
-	cursor, ok := tx.Cursors()[key]
+	cursor, ok := tx.Cursor(key)
 	if !ok {
 		return fmt.Errorf("log %s: transactions before a baseline: %w", log, ErrReBaselineRequired)
 	}
@@ -54,12 +54,12 @@ func (s *source) Apply(ctx context.Context, txs []Transaction) error {
 	if len(blocks) == 0 {
 		return nil
 	}
-	return s.commit(tx, cursor, compare, blocks)
+	return s.commit(tx, cursor, compare, blocks, nil)
 }
 
 // commit appends blocks, moves the cursor to match, commits, and only then
-// tells anyone.
-func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Block) error {
+// tells anyone; first of all it calls committed.
+func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Block, committed func()) error {
 	if len(blocks) > 0 {
 		if err := s.policy.Append(tx, cursor.Log, compare, blocks); err != nil {
 			return err
@@ -70,6 +70,9 @@ func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Bloc
 	}
 	if err := tx.Commit(); err != nil {
 		return err
+	}
+	if committed != nil {
+		committed()
 	}
 	e := s.engine
 	e.mu.Lock()
@@ -145,16 +148,25 @@ func (m *merger) apply(c *Change) error {
 		return m.truncate(c.Schema.Table, c.Stamp)
 	}
 	m.rec = Record{Schema: c.Schema, Key: c.Key, Row: c.Row, Stamp: c.Stamp, Deleted: c.Op == OpDelete}
-	return m.merge(&m.rec)
+	_, err := m.merge(&m.rec)
+	return err
 }
 
-func (m *merger) merge(r *Record) error {
+// merge writes a record if it is above what is there. A deleted row is above
+// the same write of it: that is how a truncate leaves rows.
+func (m *merger) merge(r *Record) (applied bool, err error) {
 	if !r.Deleted && r.Stamp.Compare(m.tx.Truncated(r.Schema.Table, r.Stamp.Origin)) < 0 {
 		// covered by a truncate that came first: it counts, as a deleted row
 		r.Deleted, r.Row = true, nil
 	}
-	_, err := m.tx.Merge(r)
-	return err
+	if applied, err = m.tx.Merge(r); applied || err != nil || !r.Deleted {
+		return applied, err
+	}
+	have, ok, err := m.tx.Get(r.Schema.Table, r.Key)
+	if err != nil || !ok || have.Deleted || have.Stamp != r.Stamp {
+		return false, err
+	}
+	return true, m.tx.Put(r)
 }
 
 // truncate deletes the older rows of the stamp's origin. Each keeps the stamp
@@ -196,7 +208,7 @@ func (s *source) ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block
 		return err
 	}
 	defer tx.Rollback()
-	cursor, ok := tx.Cursors()[key]
+	cursor, ok := tx.Cursor(key)
 	if !ok {
 		return &HoleError{key, "", blocks[0].Prev}
 	}
@@ -224,19 +236,22 @@ func (s *source) ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block
 		parts = nil
 		for _, p := range whole {
 			if err := m.blockIn(key.Log, p); err != nil {
-				return err
+				return fmt.Errorf("log %s: the block up to %s cannot be applied: %w", key.Log, p.Position, err)
 			}
 		}
 		done = append(done, whole...)
 		cursor = Cursor{key, b.Position, max(cursor.Time, b.Time)}
 	}
-	s.mu.Lock()
-	s.pending[key] = parts
-	s.mu.Unlock()
+	wait := func() {
+		s.mu.Lock()
+		s.pending[key] = parts
+		s.mu.Unlock()
+	}
 	if len(done) == 0 {
+		wait()
 		return nil
 	}
-	return s.commit(tx, cursor, compare, done)
+	return s.commit(tx, cursor, compare, done, wait)
 }
 
 // follow checks that b is what comes next after the cursor and the parts that
@@ -249,6 +264,10 @@ func follow(key CursorKey, cursor Position, parts []*Block, b *Block, compare Co
 	if b.Part > 0 {
 		if len(parts) == 0 || parts[len(parts)-1].Part+1 != b.Part || parts[0].Position != b.Position {
 			return nil, false, fmt.Errorf("part %d of the transaction at %s has no part before it: %w", b.Part, b.Position, &HoleError{key, cursor, b.Prev})
+		}
+		if b.Prev != parts[0].Prev { // the first part began before the cursor
+			c := *b
+			c.Prev, b = parts[0].Prev, &c
 		}
 		return b, true, nil
 	}

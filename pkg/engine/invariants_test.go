@@ -201,12 +201,11 @@ func TestSeam(t *testing.T) {
 }
 
 // mintedLog returns a log of a database from its first transaction on, as an
-// engine mints it: its blocks, and the engine.
-func mintedLog(t fatal, db *database) (*engine.Engine, engine.LogInfo, []*engine.Block) {
+// engine mints it.
+func mintedLog(t fatal, id string, db *database) (engine.LogInfo, []*engine.Block) {
 	empty := newDatabase()
-	src := &dbSource{db: empty}
-	e := node("origin")
-	e.AddSource("db", src, engine.Keep{})
+	e := node(id)
+	e.AddSource("db", &dbSource{db: empty}, engine.Keep{})
 	stop := start(t, e)
 	await(t, e, "the baseline", func(v engine.View) bool { return len(v.Logs()) == 1 })
 	for _, c := range db.commits[1:] {
@@ -225,7 +224,7 @@ func mintedLog(t fatal, db *database) (*engine.Engine, engine.LogInfo, []*engine
 	for i := range blocks {
 		blocks[i] = cloneBlock(blocks[i])
 	}
-	return e, info, blocks
+	return info, blocks
 }
 
 // unpack returns the transactions in blocks.
@@ -288,7 +287,7 @@ func TestCursorIsMonotone(t *testing.T) {
 		for range rapid.IntRange(4, 20).Draw(t, "transactions") {
 			db.commit(time.Now(), drawOps(t, true)...)
 		}
-		_, info, blocks := mintedLog(t, db)
+		info, blocks := mintedLog(t, "origin", db)
 		log, key := info.ID, engine.CursorKey{Log: info.ID}
 		txs, _ := unpack(log, blocks)
 		cuts := [][]*engine.Block{blocks}

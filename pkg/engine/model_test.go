@@ -306,7 +306,9 @@ func expected(all []engine.Change) string {
 			continue
 		}
 		at := cell{c.Schema.Table, string(c.Key)}
-		if have, ok := top[at]; !ok || c.Stamp.Compare(have.Stamp) > 0 {
+		have, ok := top[at]
+		above := c.Stamp.Compare(have.Stamp)
+		if !ok || above > 0 || above == 0 && c.Op == engine.OpDelete { // a write found deleted is deleted
 			top[at] = c
 		}
 	}
