@@ -216,11 +216,12 @@ func (r *reader) keepInTouch(now time.Time) error {
 
 // confirmable is the newest position that the slot may forget: what has been
 // acknowledged and, while all that was received is acknowledged, the end of
-// what the server says it has passed.
+// what the server says it has passed. A permanent slot is confirmed no further
+// than the cursor: a slot that is ahead of it is one that was made anew.
 func (r *reader) confirmable() engine.LSN {
 	acked := engine.LSN(r.s.acked.Load())
 	c := max(r.confirmed, acked)
-	if !r.dec.inTx && acked >= r.dec.end {
+	if !r.s.cfg.Permanent && !r.dec.inTx && acked >= r.dec.end {
 		c = max(c, r.idle)
 	}
 	return c
