@@ -1,0 +1,244 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	appsac "k8s.io/client-go/applyconfigurations/apps/v1"
+	coreac "k8s.io/client-go/applyconfigurations/core/v1"
+	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkac "k8s.io/client-go/applyconfigurations/networking/v1"
+	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
+
+	"encoding/json"
+
+	"github.com/tributary-dev/tributary/api/v1alpha1"
+	"github.com/tributary-dev/tributary/controllers/topology"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+// Labels and annotations of the objects.
+const (
+	LabelName      = "app.kubernetes.io/name"
+	LabelInstance  = "app.kubernetes.io/instance"
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// NodeName is the value of LabelName, and ManagedBy of LabelManagedBy.
+	NodeName  = "tributary-node"
+	ManagedBy = "tributary"
+
+	// AnnotationConfigHash is the hash of the static configuration that a pod
+	// runs with.
+	AnnotationConfigHash = "tributary.dev/config-hash"
+	// AnnotationDesiredHash is the hash of an object as it was last applied.
+	AnnotationDesiredHash = "tributary.dev/desired-hash"
+)
+
+// Options are what the manager adds.
+type Options struct {
+	// NodeImage runs nodes that name no image of their own.
+	NodeImage string
+	// ManagerNamespace may ask nodes for their status.
+	ManagerNamespace string
+}
+
+// Objects are what a node consists of.
+type Objects struct {
+	// List in the order to apply it in.
+	List []*unstructured.Unstructured
+	// ConfigHash of the static configuration.
+	ConfigHash string
+	// Image that the node runs.
+	Image string
+	// Selector of the pods.
+	Selector string
+}
+
+// StaticName is the name of the ConfigMap with the static configuration of a
+// node, WiringName of the one with its wiring.
+func StaticName(node string) string { return node + "-static" }
+
+// WiringName is the name of the ConfigMap with a node's wiring.
+func WiringName(node string) string { return node + "-wiring" }
+
+// Build makes all objects of a node. The plan's Action must be Apply.
+func Build(n *v1alpha1.ReplicationNode, plan *topology.Node, o Options) (*Objects, error) {
+	b := builder{n: n, plan: plan, options: o}
+	static, err := Config(n, plan, Layout{}).Marshal()
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(static)
+	b.hash = hex.EncodeToString(sum[:8])
+	wiring, err := b.wiring()
+	if err != nil {
+		return nil, err
+	}
+	out := &Objects{
+		ConfigHash: b.hash, Image: b.image(),
+		Selector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: selector(n.Name)}),
+	}
+	for _, ac := range []any{
+		coreac.ServiceAccount(n.Name, n.Namespace).WithLabels(labels(n.Name)).WithOwnerReferences(owner(n)).WithAutomountServiceAccountToken(false),
+		b.configMap(StaticName(n.Name), staticFile, static),
+		wiring, b.service(), b.networkPolicy(), b.budget(), b.workload(),
+	} {
+		u, err := object(ac)
+		if err != nil {
+			return nil, err
+		}
+		out.List = append(out.List, u)
+	}
+	return out, nil
+}
+
+// BuildWiring makes the ConfigMap with the wiring alone, for a plan whose
+// Action is Rewire.
+func BuildWiring(n *v1alpha1.ReplicationNode, plan *topology.Node) (*unstructured.Unstructured, error) {
+	b := builder{n: n, plan: plan}
+	wiring, err := b.wiring()
+	if err != nil {
+		return nil, err
+	}
+	return object(wiring)
+}
+
+// ReadWiring reads the wiring out of a node's ConfigMap.
+func ReadWiring(cm *corev1.ConfigMap) (*nodeconfig.Wiring, error) {
+	return nodeconfig.ParseWiring(fmt.Sprintf("ConfigMap %s/%s, %s", cm.Namespace, cm.Name, wiringFile), []byte(cm.Data[wiringFile]))
+}
+
+// object turns an apply configuration into what is sent, with its hash.
+func object(ac any) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(ac)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	if err := utiljson.Unmarshal(data, &u.Object); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[AnnotationDesiredHash] = hex.EncodeToString(sum[:8])
+	u.SetAnnotations(annotations)
+	return u, nil
+}
+
+type builder struct {
+	n       *v1alpha1.ReplicationNode
+	plan    *topology.Node
+	options Options
+	hash    string
+}
+
+func selector(node string) map[string]string {
+	return map[string]string{LabelName: NodeName, LabelInstance: node}
+}
+
+func labels(node string) map[string]string {
+	m := selector(node)
+	m[LabelManagedBy] = ManagedBy
+	return m
+}
+
+func owner(n *v1alpha1.ReplicationNode) *metaac.OwnerReferenceApplyConfiguration {
+	return metaac.OwnerReference().WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("ReplicationNode").
+		WithName(n.Name).WithUID(n.UID).WithController(true).WithBlockOwnerDeletion(true)
+}
+
+func (b *builder) image() string {
+	if b.n.Spec.Image != "" {
+		return b.n.Spec.Image
+	}
+	return b.options.NodeImage
+}
+
+func (b *builder) configMap(name, file string, data []byte) *coreac.ConfigMapApplyConfiguration {
+	return coreac.ConfigMap(name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+		WithData(map[string]string{file: string(data)})
+}
+
+func (b *builder) wiring() (*coreac.ConfigMapApplyConfiguration, error) {
+	data, err := b.plan.Wiring.Config().Marshal()
+	if err != nil {
+		return nil, err
+	}
+	return b.configMap(WiringName(b.n.Name), wiringFile, data), nil
+}
+
+func (b *builder) service() *coreac.ServiceApplyConfiguration {
+	return coreac.Service(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+		WithSpec(coreac.ServiceSpec().WithClusterIP(corev1.ClusterIPNone).WithSelector(selector(b.n.Name)).WithPorts(
+			coreac.ServicePort().WithName("grpc-replication").WithProtocol(corev1.ProtocolTCP).WithAppProtocol("grpc").
+				WithPort(topology.Port(b.n)).WithTargetPort(intstr.FromString(portReplication)),
+			coreac.ServicePort().WithName("http").WithProtocol(corev1.ProtocolTCP).WithAppProtocol("http").
+				WithPort(nodeconfig.DefaultHTTPPort).WithTargetPort(intstr.FromString(portHTTP)),
+		))
+}
+
+// budget lets one pod of the node be evicted at a time.
+func (b *builder) budget() *policyac.PodDisruptionBudgetApplyConfiguration {
+	return policyac.PodDisruptionBudget(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+		WithSpec(policyac.PodDisruptionBudgetSpec().WithMaxUnavailable(intstr.FromInt32(1)).
+			WithSelector(metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))))
+}
+
+// networkPolicy lets in whoever is in the node's namespace or in one that may
+// read from it, and the manager, who asks for the status.
+func (b *builder) networkPolicy() *networkac.NetworkPolicyApplyConfiguration {
+	readers := networkac.NetworkPolicyIngressRule().WithFrom(networkac.NetworkPolicyPeer().WithPodSelector(metaac.LabelSelector())).
+		WithPorts(tcp(portReplication), tcp(portHTTP))
+	if s := b.n.Spec.Serve; s != nil {
+		for _, g := range s.AllowedConsumers {
+			namespaces := metaac.LabelSelector()
+			if g.Namespace != "*" {
+				namespaces.WithMatchLabels(map[string]string{corev1.LabelMetadataName: g.Namespace})
+			}
+			readers.WithFrom(networkac.NetworkPolicyPeer().WithNamespaceSelector(namespaces))
+		}
+	}
+	spec := networkac.NetworkPolicySpec().WithPodSelector(metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))).
+		WithPolicyTypes(networkingv1.PolicyTypeIngress).WithIngress(readers)
+	if ns := b.options.ManagerNamespace; ns != "" {
+		spec.WithIngress(networkac.NetworkPolicyIngressRule().WithPorts(tcp(portHTTP)).WithFrom(
+			networkac.NetworkPolicyPeer().WithNamespaceSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{corev1.LabelMetadataName: ns}))))
+	}
+	return networkac.NetworkPolicy(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
+}
+
+func tcp(port string) *networkac.NetworkPolicyPortApplyConfiguration {
+	return networkac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromString(port))
+}
+
+// workload is what runs the pods: a StatefulSet where there may be at most one
+// pod of an identity at a time, else a Deployment.
+func (b *builder) workload() any {
+	replicas := int32(1)
+	switch {
+	case b.n.Spec.Suspend:
+		replicas = 0
+	case b.n.Spec.Replicas != nil:
+		replicas = *b.n.Spec.Replicas
+	}
+	match := metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))
+	if b.plan.SlotHolder {
+		return appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+			WithSpec(appsac.StatefulSetSpec().WithReplicas(replicas).WithServiceName(b.n.Name).WithSelector(match).WithTemplate(b.pod()))
+	}
+	// A pod is added before one is taken away, so that readers have a place to
+	// move to.
+	rolling := appsac.RollingUpdateDeployment().WithMaxSurge(intstr.FromInt32(1)).WithMaxUnavailable(intstr.FromInt32(0))
+	return appsac.Deployment(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+		WithSpec(appsac.DeploymentSpec().WithReplicas(replicas).WithSelector(match).WithTemplate(b.pod()).
+			WithStrategy(appsac.DeploymentStrategy().WithType("RollingUpdate").WithRollingUpdate(rolling)))
+}

@@ -1,0 +1,18 @@
+// Package workload turns a node and its plan into Kubernetes objects. It is
+// pure: the same node and plan give the same objects, byte for byte.
+//
+// A node becomes a Deployment, or a StatefulSet if it holds a replication slot;
+// a headless Service, so that clients see each replica; two ConfigMaps; a
+// ServiceAccount without a token; a PodDisruptionBudget and a NetworkPolicy.
+//
+// The ConfigMap name-static holds node.yaml; its hash is in the pod template, so
+// a change of it rolls the pods. The ConfigMap name-wiring holds wiring.yaml and
+// is not in the hash: nodes reload it while they run.
+//
+// Secrets are mounted as files, only the keys that are used, and are in no
+// object here; a node reads them again at each connection, so a changed Secret
+// needs no restart. Pods satisfy the Pod Security Standard "restricted".
+//
+// Names: everything is called after the node, at most 60 characters for a node's
+// name of 52.
+package workload
