@@ -1174,12 +1174,14 @@ func (x *Held) GetTime() uint64 {
 }
 
 // Advert says which logs the sender can serve. The first lists all; later ones
-// carry what changed.
+// carry what changed. A long one comes as a run of frames joined by more; a log
+// that comes several times in a run adds tables and schemas to itself.
 type Advert struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Logs  []*LogAdvert           `protobuf:"bytes,1,rep,name=logs,proto3" json:"logs,omitempty"`
 	// Logs of an earlier Advert that can no longer be served.
 	Withdrawn     []*LogID `protobuf:"bytes,2,rep,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	More          bool     `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1228,6 +1230,13 @@ func (x *Advert) GetWithdrawn() []*LogID {
 	return nil
 }
 
+func (x *Advert) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type LogAdvert struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Log    *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
@@ -1240,9 +1249,7 @@ type LogAdvert struct {
 	Head         *Cursor `protobuf:"bytes,6,opt,name=head,proto3" json:"head,omitempty"`
 	// Node ids the log passes on its way to the reader, nearest first: the sender,
 	// its parent, ..., the origin. A reader refuses a path that holds its own id.
-	Path []string `protobuf:"bytes,7,rep,name=path,proto3" json:"path,omitempty"`
-	// Name of the comparator that orders the log's positions; empty for lsn.
-	Comparator    string `protobuf:"bytes,8,opt,name=comparator,proto3" json:"comparator,omitempty"`
+	Path          []string `protobuf:"bytes,7,rep,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1324,13 +1331,6 @@ func (x *LogAdvert) GetPath() []string {
 		return x.Path
 	}
 	return nil
-}
-
-func (x *LogAdvert) GetComparator() string {
-	if x != nil {
-		return x.Comparator
-	}
-	return ""
 }
 
 // Subscribe opens a channel. The reader chooses its number; a number is used
@@ -1722,7 +1722,7 @@ type Subscribed struct {
 	Start *Cursor `protobuf:"bytes,4,opt,name=start,proto3" json:"start,omitempty"`
 	// The head at that moment. A log that coalesces is consistent there.
 	Head *Cursor `protobuf:"bytes,5,opt,name=head,proto3" json:"head,omitempty"`
-	// All schemas of the log so far.
+	// Schemas of the log so far; what does not fit follows as Schema frames.
 	Schemas []*Schema `protobuf:"bytes,6,rep,name=schemas,proto3" json:"schemas,omitempty"`
 	// Tables the channel covers.
 	Tables        []*TableName `protobuf:"bytes,7,rep,name=tables,proto3" json:"tables,omitempty"`
@@ -2111,22 +2111,21 @@ func (x *TableReset) GetSchema() *Schema {
 }
 
 // SnapshotBegin starts a baseline that is consistent at a position. The channel
-// has nothing else until SnapshotEnd.
+// has nothing else until SnapshotEnd; schemas that its rows use, also those of
+// other logs that rows are stamped with, come before it.
 type SnapshotBegin struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Channel uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
 	At      *Cursor                `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// Version.Major of the position.
-	Major uint64 `protobuf:"varint,3,opt,name=major,proto3" json:"major,omitempty"`
-	// Schemas of other logs that rows are stamped with.
-	Others       []*Schema        `protobuf:"bytes,4,rep,name=others,proto3" json:"others,omitempty"`
-	Tables       []*SnapshotTable `protobuf:"bytes,5,rep,name=tables,proto3" json:"tables,omitempty"`
-	CompleteFrom string           `protobuf:"bytes,6,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
+	Major        uint64           `protobuf:"varint,3,opt,name=major,proto3" json:"major,omitempty"`
+	Tables       []*SnapshotTable `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`
+	CompleteFrom string           `protobuf:"bytes,5,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
 	// Of a re-originated log: per log below it, the version that the snapshot
 	// covers. A row of that log at or below it which is not there is gone.
-	Covered []*CoveredVersion `protobuf:"bytes,7,rep,name=covered,proto3" json:"covered,omitempty"`
+	Covered []*CoveredVersion `protobuf:"bytes,6,rep,name=covered,proto3" json:"covered,omitempty"`
 	// Rows that will be sent, for progress; an estimate.
-	Rows          uint64 `protobuf:"varint,8,opt,name=rows,proto3" json:"rows,omitempty"`
+	Rows          uint64 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2180,13 +2179,6 @@ func (x *SnapshotBegin) GetMajor() uint64 {
 		return x.Major
 	}
 	return 0
-}
-
-func (x *SnapshotBegin) GetOthers() []*Schema {
-	if x != nil {
-		return x.Others
-	}
-	return nil
 }
 
 func (x *SnapshotBegin) GetTables() []*SnapshotTable {
@@ -3796,10 +3788,11 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x04Held\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04time\x18\x03 \x01(\x04R\x04time\"h\n" +
+	"\x04time\x18\x03 \x01(\x04R\x04time\"|\n" +
 	"\x06Advert\x12+\n" +
 	"\x04logs\x18\x01 \x03(\v2\x17.tributary.v1.LogAdvertR\x04logs\x121\n" +
-	"\twithdrawn\x18\x02 \x03(\v2\x13.tributary.v1.LogIDR\twithdrawn\"\xae\x02\n" +
+	"\twithdrawn\x18\x02 \x03(\v2\x13.tributary.v1.LogIDR\twithdrawn\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x8e\x02\n" +
 	"\tLogAdvert\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12/\n" +
 	"\x06tables\x18\x02 \x03(\v2\x17.tributary.v1.TableNameR\x06tables\x12.\n" +
@@ -3807,10 +3800,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06oldest\x18\x04 \x01(\tR\x06oldest\x12#\n" +
 	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x12(\n" +
 	"\x04head\x18\x06 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12\x12\n" +
-	"\x04path\x18\a \x03(\tR\x04path\x12\x1e\n" +
-	"\n" +
-	"comparator\x18\b \x01(\tR\n" +
-	"comparator\"\xa7\x03\n" +
+	"\x04path\x18\a \x03(\tR\x04path\"\xa7\x03\n" +
 	"\tSubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
 	"\x03log\x18\x02 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12)\n" +
@@ -3873,16 +3863,15 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12-\n" +
 	"\x05table\x18\x02 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\tR\bposition\x12,\n" +
-	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\xb9\x02\n" +
+	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\x8b\x02\n" +
 	"\rSnapshotBegin\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12$\n" +
 	"\x02at\x18\x02 \x01(\v2\x14.tributary.v1.CursorR\x02at\x12\x14\n" +
-	"\x05major\x18\x03 \x01(\x04R\x05major\x12,\n" +
-	"\x06others\x18\x04 \x03(\v2\x14.tributary.v1.SchemaR\x06others\x123\n" +
-	"\x06tables\x18\x05 \x03(\v2\x1b.tributary.v1.SnapshotTableR\x06tables\x12#\n" +
-	"\rcomplete_from\x18\x06 \x01(\tR\fcompleteFrom\x126\n" +
-	"\acovered\x18\a \x03(\v2\x1c.tributary.v1.CoveredVersionR\acovered\x12\x12\n" +
-	"\x04rows\x18\b \x01(\x04R\x04rows\"q\n" +
+	"\x05major\x18\x03 \x01(\x04R\x05major\x123\n" +
+	"\x06tables\x18\x04 \x03(\v2\x1b.tributary.v1.SnapshotTableR\x06tables\x12#\n" +
+	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x126\n" +
+	"\acovered\x18\x06 \x03(\v2\x1c.tributary.v1.CoveredVersionR\acovered\x12\x12\n" +
+	"\x04rows\x18\a \x01(\x04R\x04rows\"q\n" +
 	"\rSnapshotTable\x12-\n" +
 	"\x05table\x18\x01 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x121\n" +
 	"\ttruncates\x18\x02 \x03(\v2\x13.tributary.v1.StampR\ttruncates\"c\n" +
@@ -4139,44 +4128,43 @@ var file_tributary_v1_replication_proto_depIdxs = []int32{
 	6,  // 49: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
 	23, // 50: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
 	7,  // 51: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
-	23, // 52: tributary.v1.SnapshotBegin.others:type_name -> tributary.v1.Schema
-	26, // 53: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
-	27, // 54: tributary.v1.SnapshotBegin.covered:type_name -> tributary.v1.CoveredVersion
-	6,  // 55: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
-	10, // 56: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
-	5,  // 57: tributary.v1.CoveredVersion.log:type_name -> tributary.v1.LogID
-	8,  // 58: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
-	1,  // 59: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
-	5,  // 60: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
-	9,  // 61: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
-	5,  // 62: tributary.v1.Head.log:type_name -> tributary.v1.LogID
-	7,  // 63: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
-	5,  // 64: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
-	36, // 65: tributary.v1.Ack.roots:type_name -> tributary.v1.RootAck
-	5,  // 66: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
-	2,  // 67: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
-	14, // 68: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
-	45, // 69: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
-	8,  // 70: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
-	6,  // 71: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
-	48, // 72: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
-	49, // 73: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
-	5,  // 74: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
-	0,  // 75: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
-	6,  // 76: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
-	4,  // 77: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
-	41, // 78: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
-	43, // 79: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
-	46, // 80: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
-	4,  // 81: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
-	42, // 82: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
-	44, // 83: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
-	47, // 84: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
-	81, // [81:85] is the sub-list for method output_type
-	77, // [77:81] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	26, // 52: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
+	27, // 53: tributary.v1.SnapshotBegin.covered:type_name -> tributary.v1.CoveredVersion
+	6,  // 54: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
+	10, // 55: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
+	5,  // 56: tributary.v1.CoveredVersion.log:type_name -> tributary.v1.LogID
+	8,  // 57: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
+	1,  // 58: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
+	5,  // 59: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
+	9,  // 60: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 61: tributary.v1.Head.log:type_name -> tributary.v1.LogID
+	7,  // 62: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
+	5,  // 63: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
+	36, // 64: tributary.v1.Ack.roots:type_name -> tributary.v1.RootAck
+	5,  // 65: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
+	2,  // 66: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
+	14, // 67: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
+	45, // 68: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
+	8,  // 69: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
+	6,  // 70: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
+	48, // 71: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
+	49, // 72: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
+	5,  // 73: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
+	0,  // 74: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
+	6,  // 75: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
+	4,  // 76: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
+	41, // 77: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
+	43, // 78: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
+	46, // 79: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
+	4,  // 80: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
+	42, // 81: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
+	44, // 82: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
+	47, // 83: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
+	80, // [80:84] is the sub-list for method output_type
+	76, // [76:80] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_tributary_v1_replication_proto_init() }

@@ -1,0 +1,325 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wire"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// link is one session with one instance of an upstream.
+type link struct {
+	reader   *Reader
+	upstream string // as configured
+	instance string // as dialled
+	since    time.Time
+	conn     *grpc.ClientConn
+	stream   grpc.BidiStreamingClient[wirepb.Frame, wirepb.Frame]
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // of its two goroutines
+
+	// Under reader.mu:
+	machine   *session.Reader
+	outbox    []*wirepb.Frame
+	goAway    *session.GoAway
+	awaySince time.Time // of goAway
+	err       error     // why it ended
+
+	ready chan struct{} // closed when the peer has said what it serves
+	wake  chan struct{} // there is something in outbox
+	done  chan struct{} // closed when it has ended, err says why
+	gone  chan struct{} // closed when the stream has ended
+}
+
+// connectTimeout bounds how long one instance may take to answer.
+const connectTimeout = 3 * time.Second
+
+// open connects to an upstream: to one of the instances its address leads to,
+// in random order, those that were left last of all.
+func (r *Reader) open(ctx context.Context, address string) (*link, error) {
+	instances, err := r.cfg.Resolve(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("looking up %s: %w", address, err)
+	}
+	rand.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] })
+	r.mu.Lock()
+	left := r.left
+	r.mu.Unlock()
+	err = fmt.Errorf("%s leads to no address", address)
+	for _, last := range []bool{false, true} {
+		for _, in := range instances {
+			if (in == left) != last {
+				continue
+			}
+			var l *link
+			if l, err = r.dial(ctx, address, in); err == nil {
+				return l, nil
+			}
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+	return nil, err
+}
+
+// dial opens a session with one instance and waits for its first advert.
+func (r *Reader) dial(ctx context.Context, address, instance string) (*link, error) {
+	creds := r.cfg.Credentials
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.NewCodec()), grpc.MaxCallRecvMsgSize(session.DefaultLimits.MaxFrame+1<<20)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
+		grpc.WithDisableServiceConfig(),
+	}
+	if host, _, err := net.SplitHostPort(address); err == nil && instance != address {
+		opts = append(opts, grpc.WithAuthority(host))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+instance, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("dialling %s: %w", instance, err)
+	}
+	sctx, cancel := context.WithCancel(r.life)
+	l := &link{
+		reader: r, upstream: address, instance: instance, since: r.cfg.Now(), conn: conn, cancel: cancel,
+		ready: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
+	}
+	late := time.AfterFunc(connectTimeout, cancel)
+	if l.stream, err = wirepb.NewReplicationClient(conn).Session(sctx); err != nil {
+		late.Stop()
+		cancel()
+		_ = conn.Close()
+		return nil, explain(instance, err)
+	}
+	r.mu.Lock()
+	upward := []string(nil)
+	if r.cfg.Upward != nil {
+		upward = r.cfg.Upward()
+	}
+	var acts []session.Action
+	l.machine, acts = session.NewReader(session.ReaderConfig{
+		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Tables: r.cfg.Tables, Compare: r.cfg.Compare,
+		UnhealthyAfter: r.selector.policy.UnhealthyAfter, Window: minWindow, Upward: upward,
+	}, r.cfg.Now())
+	l.perform(acts)
+	r.mu.Unlock()
+	l.wg.Add(2)
+	go l.receive()
+	go l.send(sctx)
+	select {
+	case <-l.ready:
+		if late.Stop() {
+			return l, nil
+		}
+		<-l.done
+	case <-l.done:
+	case <-ctx.Done():
+	}
+	late.Stop()
+	l.close()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return nil, explain(instance, l.err)
+}
+
+// receive feeds the machine until the stream ends.
+func (l *link) receive() {
+	defer l.wg.Done()
+	defer close(l.gone)
+	for {
+		f := &wirepb.Frame{}
+		err := l.stream.RecvMsg(f)
+		if err != nil {
+			l.end(err)
+			return
+		}
+		r := l.reader
+		r.mu.Lock()
+		heads := l.perform(l.machine.Frame(r.cfg.Now(), f))
+		sink := r.sink
+		r.mu.Unlock()
+		for _, h := range heads {
+			if sink != nil {
+				sink.Head(h.Log, h.Position, h.Time)
+			}
+		}
+	}
+}
+
+// send is the one goroutine that sends on the stream; it also tells the machine
+// the time.
+func (l *link) send(ctx context.Context) {
+	defer l.wg.Done()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.wake:
+		case <-tick.C:
+			l.reader.mu.Lock()
+			l.perform(l.machine.Tick(l.reader.cfg.Now()))
+			l.reader.mu.Unlock()
+		case <-ctx.Done():
+			return
+		}
+		l.reader.mu.Lock()
+		out, ended := l.outbox, l.err != nil
+		l.outbox = nil
+		l.reader.mu.Unlock()
+		for _, f := range out {
+			if err := l.stream.SendMsg(f); err != nil {
+				return // receive says why
+			}
+		}
+		if ended {
+			_ = l.stream.CloseSend()
+			return
+		}
+	}
+}
+
+// perform does what the machine asks for; reader.mu is held. Heads are for the
+// caller to pass on without it.
+func (l *link) perform(acts []session.Action) (heads []*session.Head) {
+	r := l.reader
+	for _, a := range acts {
+		switch {
+		case a.Frame != nil:
+			l.outbox = append(l.outbox, a.Frame)
+			poke(l.wake)
+		case a.Deliver != nil:
+			r.enqueue(a.Deliver)
+		case a.Head != nil:
+			heads = append(heads, a.Head)
+		case a.GoAway != nil:
+			l.goAway, l.awaySince = a.GoAway, r.cfg.Now()
+			r.bump()
+		case a.Offers:
+			if l.machine.Complete() {
+				select {
+				case <-l.ready:
+				default:
+					close(l.ready)
+				}
+			}
+			r.bump()
+		case a.Close != nil:
+			l.finish(a.Close)
+		}
+	}
+	return heads
+}
+
+// finish notes why the link has ended; reader.mu is held.
+func (l *link) finish(err error) {
+	if l.err != nil {
+		return
+	}
+	l.err = err
+	close(l.done)
+	poke(l.wake)
+	l.reader.bump()
+}
+
+// end is finish for an error of the stream.
+func (l *link) end(err error) {
+	l.reader.mu.Lock()
+	defer l.reader.mu.Unlock()
+	l.perform(l.machine.End())
+	l.finish(err)
+}
+
+// close ends the link from this side and waits for its goroutines. A peer that
+// is told of an error gets a moment to take it.
+func (l *link) close() {
+	l.reader.mu.Lock()
+	var e *session.Error
+	polite := errors.As(l.err, &e) && !e.Remote
+	l.reader.mu.Unlock()
+	if polite {
+		select {
+		case <-l.gone:
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	l.cancel()
+	l.wg.Wait()
+	_ = l.conn.Close()
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// explain makes an error of the stream one that a person can use.
+func explain(instance string, err error) error {
+	reason, text := engine.ReasonDisconnected, err.Error()
+	var e *session.Error
+	if errors.As(err, &e) {
+		switch e.Code {
+		case wirepb.ErrorCode_ERROR_CODE_VERSION, wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, wirepb.ErrorCode_ERROR_CODE_MALFORMED:
+			reason = engine.ReasonPreflightFailed
+		}
+		return &engine.SourceError{Reason: reason, Err: fmt.Errorf("upstream %s: %w", instance, err), Permanent: reason == engine.ReasonPreflightFailed}
+	}
+	if s, ok := status.FromError(err); ok {
+		text = s.Message()
+		switch {
+		case s.Code() == codes.Unimplemented,
+			s.Code() == codes.Unknown && strings.Contains(text, "content-type"),
+			strings.Contains(text, "server preface"), strings.Contains(text, "http2:"):
+			return &engine.SourceError{Reason: engine.ReasonPreflightFailed, Permanent: true, Err: fmt.Errorf(
+				"upstream %s answers, but not with Tributary's protocol (%s): the address must be a node's fan-out port", instance, text)}
+		case s.Code() == codes.Unauthenticated, s.Code() == codes.PermissionDenied, strings.Contains(text, "authentication handshake failed"):
+			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: fmt.Errorf("upstream %s refuses this node: %s", instance, text)}
+		case s.Code() == codes.Canceled:
+			text = fmt.Sprintf("no answer within %s", connectTimeout)
+		}
+	}
+	return &engine.SourceError{Reason: reason, Err: fmt.Errorf("upstream %s: %s", instance, text)}
+}
+
+// Lookup is the default of Config.Resolve: the addresses that the name in
+// host:port has in DNS.
+func Lookup(ctx context.Context, address string) ([]string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not host:port: %w", address, err)
+	}
+	if net.ParseIP(host) != nil {
+		return []string{address}, nil
+	}
+	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	for i, ip := range ips {
+		ips[i] = net.JoinHostPort(ip, port)
+	}
+	return ips, nil
+}

@@ -1,0 +1,314 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+)
+
+// run keeps the reader connected until ctx ends.
+func (r *Reader) run(ctx context.Context) {
+	defer r.disconnect()
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		changed := r.changed
+		r.observe()
+		c := r.selector.next(r.cfg.Now())
+		if l := r.link; l != nil && l.goAway != nil && c.do == connect && r.midSnapshot() && r.cfg.Now().Before(r.stayUntil()) {
+			c = choice{do: wait, until: r.stayUntil()}
+		}
+		r.mu.Unlock()
+		switch c.do {
+		case connect:
+			r.move(ctx, c.address)
+		case probe:
+			l, err := r.try(ctx, c.address)
+			if l != nil {
+				l.close()
+			}
+			r.mu.Lock()
+			r.selector.probed(r.cfg.Now(), c.address, err == nil)
+			r.note(c.address, err)
+			r.mu.Unlock()
+		case wait:
+			var due <-chan time.Time
+			if !c.until.IsZero() {
+				t := time.NewTimer(c.until.Sub(r.cfg.Now()))
+				defer t.Stop()
+				due = t.C
+			}
+			select {
+			case <-changed:
+			case <-due:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// observe takes the evidence of the stream in use; mu is held.
+func (r *Reader) observe() {
+	l, now := r.link, r.cfg.Now()
+	switch {
+	case l == nil:
+	case l.err != nil:
+		r.link = nil
+		r.left = l.instance
+		err := explain(l.instance, l.err)
+		r.cfg.Logger.Info("upstream lost", "peer", l.machine.Peer(), "address", l.instance, "error", err)
+		r.note(l.upstream, err)
+		r.selector.lost(now)
+		r.tell(engine.ReasonNoHealthyParent, err)
+		r.wg.Add(1)
+		go func() { // its goroutines are on their way out; do not wait for them here
+			defer r.wg.Done()
+			l.close()
+		}()
+	case l.goAway != nil && !r.selector.leaving:
+		r.left = l.instance
+		r.selector.leave(now)
+	case l.goAway == nil:
+		r.share(l)
+		err := usable(l.machine, r.cfg.Tables)
+		if err == nil && r.selector.leaving && r.selector.find(l.upstream) != nil {
+			r.selector.leaving = false
+			r.tell(engine.ReasonStreaming, refusals(l.machine))
+		} else if err != nil && !r.selector.leaving {
+			r.note(l.upstream, err)
+			r.selector.leave(now)
+			var se *engine.SourceError
+			if errors.As(err, &se) {
+				r.tell(se.Reason, err)
+			}
+		} else if err == nil {
+			r.tell(engine.ReasonStreaming, refusals(l.machine))
+		}
+	}
+}
+
+// tell reports the state once it streams; mu is held. The report is made apart,
+// since it may take locks of its own.
+func (r *Reader) tell(reason string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if reason == engine.ReasonStreaming {
+		switch {
+		case r.paused:
+			return
+		case !r.streaming && !r.active:
+			reason = engine.ReasonConnecting
+		case !r.streaming:
+			reason = engine.ReasonBaselining
+		}
+	}
+	if r.told == reason+text {
+		return
+	}
+	r.told = reason + text
+	report := r.report
+	r.reports = append(r.reports, func() { report(reason, err) })
+	poke(r.reportWake)
+}
+
+// reporting makes the reports until ctx ends.
+func (r *Reader) reporting(ctx context.Context) {
+	for {
+		select {
+		case <-r.reportWake:
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		todo := r.reports
+		r.reports = nil
+		r.mu.Unlock()
+		for _, f := range todo {
+			f()
+		}
+	}
+}
+
+// note remembers how the last attempt at an upstream went; mu is held.
+func (r *Reader) note(address string, err error) {
+	if err == nil {
+		delete(r.failures, address)
+		return
+	}
+	r.failures[address] = err
+}
+
+// midSnapshot reports whether a baseline is on its way; mu is held.
+func (r *Reader) midSnapshot() bool {
+	for _, a := range r.origins {
+		if a.writer != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// stayUntil is how long a snapshot may go on with an upstream that drains: most
+// of the time that it gave; mu is held.
+func (r *Reader) stayUntil() time.Time {
+	return r.link.awaySince.Add(r.link.goAway.Within * 3 / 4)
+}
+
+// try opens a link that can serve the reader.
+func (r *Reader) try(ctx context.Context, address string) (*link, error) {
+	l, err := r.open(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	err = usable(l.machine, r.cfg.Tables)
+	if err == nil && l.goAway != nil {
+		err = fmt.Errorf("upstream %s is draining", l.instance)
+	}
+	r.mu.Unlock()
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// errNoLogs: the upstream is there, and has nothing to serve yet.
+var errNoLogs = errors.New("serves no log yet")
+
+// usable says why nothing can be read from a peer; nil if something can.
+func usable(m *session.Reader, tables []engine.TableName) error {
+	offers := m.Offers()
+	var refused []string
+	code := session.RefusalCode("")
+	offered := map[engine.TableName]bool{}
+	for _, o := range offers {
+		if o.Wanted() {
+			return nil
+		}
+		if o.Refused != nil {
+			refused = append(refused, o.Refused.Reason)
+			if code == "" || o.Refused.Code == session.RefusedLoop {
+				code = o.Refused.Code
+			}
+		}
+		for _, t := range o.Tables {
+			offered[t] = true
+		}
+	}
+	switch {
+	case len(offers) == 0:
+		return &engine.SourceError{Reason: engine.ReasonConnecting, Err: fmt.Errorf("upstream node %s %w", m.Peer(), errNoLogs)}
+	case code == session.RefusedLoop:
+		return &engine.SourceError{Reason: engine.ReasonLoopDetected, Permanent: true, Err: fmt.Errorf("reading from node %s would close a loop: %s", m.Peer(), strings.Join(refused, "; "))}
+	case code != "":
+		return &engine.SourceError{Reason: engine.ReasonDisconnected, Err: fmt.Errorf("nothing can be read from node %s: %s", m.Peer(), strings.Join(refused, "; "))}
+	}
+	var missing []string
+	for _, t := range tables {
+		if !offered[t] {
+			missing = append(missing, t.String())
+		}
+	}
+	return &engine.SourceError{Reason: engine.ReasonTableNotFound, Permanent: true, Err: fmt.Errorf(
+		"node %s serves none of the tables %s: name tables that it has, or none for all", m.Peer(), strings.Join(missing, ", "))}
+}
+
+// refusals says which logs are not read from a peer that is of use otherwise.
+func refusals(m *session.Reader) error {
+	var text []string
+	for _, o := range m.Offers() {
+		if o.Refused != nil {
+			text = append(text, o.Refused.Reason)
+		}
+	}
+	if len(text) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(text, "; "))
+}
+
+// move makes address the upstream: the new link stands before the old one goes.
+func (r *Reader) move(ctx context.Context, address string) {
+	l, err := r.try(ctx, address)
+	r.mu.Lock()
+	now := r.cfg.Now()
+	if err != nil {
+		var atMost time.Duration
+		if errors.Is(err, errNoLogs) {
+			atMost = 2 * time.Second
+		}
+		r.note(address, err)
+		r.selector.failed(now, address, atMost)
+		if r.link == nil {
+			var se *engine.SourceError
+			if errors.As(r.why(), &se) {
+				r.tell(se.Reason, se)
+			}
+		}
+		r.bump()
+		r.mu.Unlock()
+		return
+	}
+	old := r.link
+	if old != nil {
+		r.left = old.instance
+		old.perform(old.machine.End())
+	}
+	r.link = l
+	r.note(address, nil)
+	r.selector.connected(now, address)
+	if r.active {
+		r.activate(l)
+	}
+	r.cfg.Logger.Info("reading from upstream", "peer", l.machine.Peer(), "address", l.instance)
+	r.tell(engine.ReasonStreaming, refusals(l.machine))
+	r.bump()
+	r.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+}
+
+// share says which logs come over a link, and shares the buffer out between
+// them; mu is held.
+func (r *Reader) share(l *link) {
+	var origins []string
+	for _, o := range l.machine.Offers() {
+		if o.Wanted() {
+			origins = append(origins, o.Log.Origin)
+		}
+	}
+	r.shares = len(origins)
+	r.cfg.Edges.set(r, l.machine.Peer(), origins)
+	l.perform(l.machine.SetWindow(r.window()))
+}
+
+// activate starts reading over a link; mu is held.
+func (r *Reader) activate(l *link) {
+	r.share(l)
+	l.perform(l.machine.Activate(r.cfg.Now(), r.places))
+	for _, a := range r.acked {
+		l.machine.Ack(a.cursor.CursorKey, a.cursor.Position, a.durable)
+	}
+}
+
+// disconnect ends the link, and the appliers with it.
+func (r *Reader) disconnect() {
+	r.mu.Lock()
+	l := r.link
+	r.link = nil
+	r.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+	r.mu.Lock()
+	r.wakeAll()
+	r.mu.Unlock()
+}

@@ -1,0 +1,41 @@
+package server
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics of a server. The names are part of the node's interface:
+//
+//	tributary_fanout_sessions              readers connected
+//	tributary_fanout_sent_bytes_total      bytes of batches and snapshot rows, with their headers
+//	tributary_fanout_sent_frames_total     batches and frames of snapshot rows
+//	tributary_fanout_control_frames_total  all other frames sent
+//	tributary_fanout_snapshots_total       baselines begun for readers
+//	tributary_fanout_snapshot_rows_total   rows and tombstones sent in them
+//	tributary_fanout_gaps_total            readers told that their cursor is gone
+//	tributary_fanout_faults_total          sessions ended by an error, by its code
+type metrics struct {
+	sessions                                      prometheus.Gauge
+	bytes, frames, control, snapshots, rows, gaps prometheus.Counter
+	faults                                        *prometheus.CounterVec
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tributary", Subsystem: "fanout", Name: name, Help: help})
+	}
+	m := &metrics{
+		sessions:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tributary", Subsystem: "fanout", Name: "sessions", Help: "Readers connected."}),
+		bytes:     counter("sent_bytes_total", "Bytes of batches and snapshot rows sent to readers."),
+		frames:    counter("sent_frames_total", "Batches and frames of snapshot rows sent to readers."),
+		control:   counter("control_frames_total", "Control frames sent to readers."),
+		snapshots: counter("snapshots_total", "Baselines begun for readers."),
+		rows:      counter("snapshot_rows_total", "Rows and tombstones sent to readers in baselines."),
+		gaps:      counter("gaps_total", "Readers told that the log no longer holds their cursor."),
+		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "tributary", Subsystem: "fanout", Name: "faults_total", Help: "Sessions of readers ended by an error, by its code.",
+		}, []string{"code"}),
+	}
+	if r != nil {
+		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.rows, m.gaps, m.faults)
+	}
+	return m
+}

@@ -1,0 +1,224 @@
+// Package server serves a node's logs to its readers over the wire protocol.
+//
+// Readers pull: a session keeps a cursor per log into the store's shared blocks,
+// and one goroutine that sends what the reader has given credit for. A reader
+// costs no copy of the data and no buffer; one that stops reading holds up its
+// own session only. What a session reads of the store at a commit, and what a
+// block looks like through a filter, is worked out once and shared by all.
+//
+// Limits: a snapshot keeps a view of the store open while it is sent, so one
+// whose reader takes nothing for StallTimeout is given up.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wire"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// Config configures a Server. Host is required; zero fields have defaults.
+type Config struct {
+	Host     engine.Host
+	Logger   *slog.Logger
+	Registry prometheus.Registerer // nil: no metrics are registered
+	Software string                // for people, in Hello and Describe
+	// Credentials secure the connections; nil for none.
+	Credentials credentials.TransportCredentials
+	Limits      session.Limits
+	// MaxSessions bounds the readers; 0: 10,000.
+	MaxSessions int
+	// StallTimeout is how long a snapshot waits for its reader; 0: 30 s.
+	StallTimeout time.Duration
+	// Provider returns the peer from which the node reads an origin's log, or is
+	// about to: see client.Edges. Nil where the node reads from nobody.
+	Provider func(origin string) string
+}
+
+// Server serves a Host.
+type Server struct {
+	wirepb.UnimplementedReplicationServer
+	cfg     Config
+	hub     *hub
+	metrics *metrics
+	grpc    *grpc.Server
+	health  *health.Server
+	wg      sync.WaitGroup // of goroutines that receive
+
+	mu       sync.Mutex
+	sessions map[*serving]struct{}
+	drain    chan struct{} // closed when draining
+	deadline time.Time     // of the drain
+	idle     chan struct{} // closed when the last session has ended while draining
+}
+
+// New returns a Server. Its gRPC health and reflection services are on.
+func New(cfg Config) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.MaxSessions == 0 {
+		cfg.MaxSessions = 10_000
+	}
+	if cfg.StallTimeout == 0 {
+		cfg.StallTimeout = 30 * time.Second
+	}
+	s := &Server{
+		cfg: cfg, hub: newHub(cfg.Host), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
+		sessions: map[*serving]struct{}{}, drain: make(chan struct{}), idle: make(chan struct{}),
+	}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(wire.NewCodec()),
+		grpc.MaxRecvMsgSize(1 << 20), // readers send control frames only
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(10 * time.Second),
+	}
+	if cfg.Credentials != nil {
+		opts = append(opts, grpc.Creds(cfg.Credentials))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	wirepb.RegisterReplicationServer(s.grpc, s)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	return s
+}
+
+// Serve accepts connections until Close, and then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serving readers on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Drain asks the readers to move to another node and waits until they have, or
+// until ctx ends. New sessions and subscriptions are refused from now on.
+func (s *Server) Drain(ctx context.Context) error {
+	s.health.Shutdown()
+	s.mu.Lock()
+	select {
+	case <-s.drain:
+	default:
+		s.deadline = time.Now().Add(30 * time.Second)
+		if d, ok := ctx.Deadline(); ok {
+			s.deadline = d
+		}
+		close(s.drain)
+		if len(s.sessions) == 0 {
+			close(s.idle)
+		}
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.idle:
+		return nil
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("draining: %d readers have not moved: %w", len(s.sessions), context.Cause(ctx))
+	}
+}
+
+// Close ends every session and waits for them.
+func (s *Server) Close() {
+	s.health.Shutdown()
+	s.grpc.Stop()
+	s.wg.Wait()
+}
+
+// enter takes in a session, unless the server is full or draining.
+func (s *Server) enter(v *serving) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.drain:
+		return status.Errorf(codes.Unavailable, "node %s is draining", s.cfg.Host.NodeID())
+	default:
+	}
+	if len(s.sessions) >= s.cfg.MaxSessions {
+		return status.Errorf(codes.ResourceExhausted, "node %s has %d readers, as many as it takes", s.cfg.Host.NodeID(), s.cfg.MaxSessions)
+	}
+	s.sessions[v] = struct{}{}
+	s.metrics.sessions.Inc()
+	return nil
+}
+
+func (s *Server) leave(v *serving) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, v)
+	s.metrics.sessions.Dec()
+	select {
+	case <-s.drain:
+		if len(s.sessions) == 0 {
+			close(s.idle)
+		}
+	default:
+	}
+}
+
+// Readers returns who reads from the node, the longest connected first.
+func (s *Server) Readers() []*wirepb.Reader {
+	s.mu.Lock()
+	all := make([]*serving, 0, len(s.sessions))
+	for v := range s.sessions {
+		all = append(all, v)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *serving) int { return a.since.Compare(b.since) })
+	readers := make([]*wirepb.Reader, len(all))
+	for i, v := range all {
+		readers[i] = v.reader()
+	}
+	return readers
+}
+
+// Describe says what the node serves.
+func (s *Server) Describe(context.Context, *wirepb.DescribeRequest) (*wirepb.DescribeResponse, error) {
+	m := s.hub.acquire()
+	defer s.hub.release(m)
+	r := &wirepb.DescribeResponse{NodeId: s.cfg.Host.NodeID(), Software: s.cfg.Software}
+	for _, l := range m.served {
+		r.Logs = append(r.Logs, &wirepb.LogAdvert{
+			Log: wire.FromLog(l.Log), Tables: wire.FromTables(l.Tables), Schemas: wire.FromSchemas(l.Log, l.Schemas),
+			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path,
+		})
+	}
+	return r, nil
+}
+
+// ListSnapshots lists stored snapshots. A node without an archive has none.
+func (s *Server) ListSnapshots(context.Context, *wirepb.ListSnapshotsRequest) (*wirepb.ListSnapshotsResponse, error) {
+	return &wirepb.ListSnapshotsResponse{}, nil
+}
+
+// Status says who reads from the node.
+func (s *Server) Status(context.Context, *wirepb.StatusRequest) (*wirepb.StatusResponse, error) {
+	r := &wirepb.StatusResponse{NodeId: s.cfg.Host.NodeID(), Readers: s.Readers()}
+	select {
+	case <-s.drain:
+		r.Draining = true
+	default:
+	}
+	return r, nil
+}

@@ -1,0 +1,162 @@
+package server
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// maxRows is the size in bytes past which a frame of rows takes no further one.
+const maxRows = 60 << 10
+
+var errStalled = errors.New("the snapshot was given up because its reader took nothing of it for too long: a snapshot holds memory; subscribe again")
+
+// snapshot is a baseline being sent: a place in a view.
+type snapshot struct {
+	hub    *hub
+	log    engine.LogID
+	other  map[string]bool // origins whose rows belong to the baselines of other logs
+	tables []engine.TableName
+	table  int    // being sent
+	from   []byte // next key
+	enc    engine.RecordEncoder
+	timer  *time.Timer
+
+	mu sync.Mutex
+	m  *moment // nil once closed
+}
+
+func (s *snapshot) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Stop()
+	if s.m != nil {
+		s.hub.release(s.m)
+		s.m = nil
+	}
+}
+
+func (v *serving) abandon(channel uint32) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.snapshots[channel]; s != nil {
+		delete(v.snapshots, channel)
+		s.close()
+	}
+}
+
+func (v *serving) close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id, s := range v.snapshots {
+		delete(v.snapshots, id)
+		s.close()
+	}
+}
+
+// scan reads the next frame of a baseline. v.mu is held.
+func (v *serving) scan(m *moment, work session.Work) []session.Output {
+	s := v.snapshots[work.Channel]
+	if s == nil {
+		return v.openSnapshot(m, work)
+	}
+	s.timer.Reset(v.srv.cfg.StallTimeout)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil {
+		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_STALLED, errStalled)
+	}
+	for s.table < len(s.tables) {
+		full := false
+		limit := min(maxRows, work.MaxSize)
+		err := s.m.view.Scan(s.tables[s.table], s.from, func(r *engine.Record) bool {
+			if !s.has(r) {
+				return true
+			}
+			if n := s.enc.Len(); n > 0 && n+len(r.Key)+len(r.Row) > limit {
+				full = true
+				s.from = append(s.from[:0], r.Key...)
+				return false
+			}
+			s.enc.Append(r)
+			return true
+		})
+		if err != nil {
+			return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_INTERNAL, err)
+		}
+		table := s.table
+		if !full {
+			s.table, s.from = s.table+1, nil
+		}
+		if n := s.enc.Records(); n > 0 {
+			v.srv.metrics.rows.Add(float64(n))
+			return v.writer.SnapshotRows(work.Channel, table, n, s.enc.Take())
+		}
+	}
+	delete(v.snapshots, work.Channel)
+	s.timer.Stop()
+	s.hub.release(s.m)
+	s.m = nil
+	return v.writer.SnapshotEnd(work.Channel)
+}
+
+// has reports whether a record belongs to the baseline of the log: it is not
+// another log's.
+func (s *snapshot) has(r *engine.Record) bool { return !s.other[r.Stamp.Origin] }
+
+// openSnapshot keeps the moment for a baseline, and finds the schemas of other
+// logs (such as earlier epochs) that its rows are stamped with.
+func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
+	info, ok := m.view.Log(work.Log)
+	if !ok {
+		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_UNKNOWN_LOG, engine.ErrUnknownLog)
+	}
+	s := &snapshot{hub: v.srv.hub, log: work.Log, tables: slices.Clone(work.Covers), other: map[string]bool{}, m: m}
+	for _, l := range m.served {
+		if l.Log.Origin != work.Log.Origin {
+			s.other[l.Log.Origin] = true
+		}
+	}
+	b := session.Baseline{At: info.Head, Time: info.Time, Schemas: m.view.Schemas(work.Log), Others: map[engine.LogID][]*engine.Schema{}}
+	for _, t := range m.view.Tables() {
+		if slices.Contains(s.tables, t.Table) {
+			b.Rows += t.Rows
+		}
+	}
+	for _, t := range s.tables {
+		var last engine.LogID
+		var schema *engine.Schema
+		err := m.view.Scan(t, nil, func(r *engine.Record) bool {
+			log := r.Stamp.Log()
+			if log == work.Log || (log == last && r.Schema == schema) || !s.has(r) {
+				return true
+			}
+			last, schema = log, r.Schema
+			if !slices.ContainsFunc(b.Others[log], func(o *engine.Schema) bool { return o.ID == r.Schema.ID }) {
+				b.Others[log] = append(b.Others[log], r.Schema)
+			}
+			return true
+		})
+		if err != nil {
+			return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_INTERNAL, err)
+		}
+	}
+	v.srv.hub.retain(m)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = time.AfterFunc(v.srv.cfg.StallTimeout, func() {
+		s.close()
+		select {
+		case v.wake <- work.Channel:
+		default: // it notices with its next credit
+		}
+	})
+	v.snapshots[work.Channel] = s
+	v.srv.metrics.snapshots.Inc()
+	return v.writer.SnapshotBegin(work.Channel, b)
+}

@@ -1,0 +1,133 @@
+package wire
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// FromLog returns a log's id as it is sent.
+func FromLog(l engine.LogID) *wirepb.LogID {
+	return &wirepb.LogID{Origin: l.Origin, Epoch: uint64(l.Epoch)}
+}
+
+// Log returns a log's id as the engine has it; zero for nil.
+func Log(l *wirepb.LogID) engine.LogID {
+	return engine.LogID{Origin: l.GetOrigin(), Epoch: engine.Epoch(l.GetEpoch())}
+}
+
+// FromTable returns a table's name as it is sent.
+func FromTable(t engine.TableName) *wirepb.TableName {
+	return &wirepb.TableName{Schema: t.Schema, Name: t.Name}
+}
+
+// Table returns a table's name as the engine has it.
+func Table(t *wirepb.TableName) engine.TableName {
+	return engine.TableName{Schema: t.GetSchema(), Name: t.GetName()}
+}
+
+// FromTables and Tables convert lists of names.
+func FromTables(ts []engine.TableName) []*wirepb.TableName { return each(ts, FromTable) }
+
+// Tables returns names as the engine has them.
+func Tables(ts []*wirepb.TableName) []engine.TableName { return each(ts, Table) }
+
+func each[A, B any](in []A, f func(A) B) []B {
+	out := make([]B, len(in))
+	for i, a := range in {
+		out[i] = f(a)
+	}
+	return out
+}
+
+// FromSchema returns a schema of a log as it is sent on a channel.
+func FromSchema(log engine.LogID, s *engine.Schema) *wirepb.Schema {
+	m := &wirepb.Schema{
+		Log: FromLog(log), Id: s.ID, Table: FromTable(s.Table), RelationOid: s.RelationOID,
+		ReplicaIdentity: uint32(s.ReplicaIdentity), Columns: make([]*wirepb.Column, len(s.Columns)),
+	}
+	for i, c := range s.Columns {
+		m.Columns[i] = &wirepb.Column{
+			Name: c.Name, Number: int32(c.Number), TypeOid: c.TypeOID, TypeName: c.TypeName, TypeModifier: c.TypeMod, Key: c.Key,
+		}
+	}
+	return m
+}
+
+// FromSchemas converts the schemas of a log.
+func FromSchemas(log engine.LogID, ss []*engine.Schema) []*wirepb.Schema {
+	return each(ss, func(s *engine.Schema) *wirepb.Schema { return FromSchema(log, s) })
+}
+
+// maxColumns is above what PostgreSQL allows (1,600).
+const maxColumns = 4096
+
+// Schema checks a schema that was received and returns it with its log.
+func Schema(m *wirepb.Schema) (engine.LogID, *engine.Schema, error) {
+	log := Log(m.GetLog())
+	s := &engine.Schema{ID: m.GetId(), Table: Table(m.GetTable()), RelationOID: m.GetRelationOid(), ReplicaIdentity: engine.ReplicaIdentity(m.GetReplicaIdentity())}
+	switch {
+	case log.Origin == "" || log.Epoch == 0:
+		return log, nil, fmt.Errorf("schema %d names no log", s.ID)
+	case s.ID == 0:
+		return log, nil, fmt.Errorf("a schema of log %s has no id", log)
+	case s.Table.Name == "":
+		return log, nil, fmt.Errorf("schema %d of log %s names no table", s.ID, log)
+	case m.GetReplicaIdentity() > math.MaxUint8:
+		return log, nil, fmt.Errorf("schema %d of log %s: replica identity %d is not a byte", s.ID, log, m.GetReplicaIdentity())
+	case len(m.GetColumns()) > maxColumns:
+		return log, nil, fmt.Errorf("schema %d of log %s has %d columns; at most %d are allowed", s.ID, log, len(m.GetColumns()), maxColumns)
+	}
+	s.Columns = make([]engine.Column, len(m.GetColumns()))
+	for i, c := range m.GetColumns() {
+		if c.GetNumber() < math.MinInt16 || c.GetNumber() > math.MaxInt16 {
+			return log, nil, fmt.Errorf("schema %d of log %s: column %q has number %d", s.ID, log, c.GetName(), c.GetNumber())
+		}
+		s.Columns[i] = engine.Column{
+			Name: c.GetName(), Number: int16(c.GetNumber()), TypeOID: c.GetTypeOid(), TypeName: c.GetTypeName(), TypeMod: c.GetTypeModifier(), Key: c.GetKey(),
+		}
+	}
+	return log, s, nil
+}
+
+// Block returns the block that a batch carries. Its payload is not checked yet:
+// see engine.Block.Index.
+func Block(m *wirepb.Batch) *engine.Block {
+	return &engine.Block{
+		Prev: engine.Position(m.GetPrev()), Position: engine.Position(m.GetPosition()), Time: engine.Time(m.GetTime()),
+		Changes: int(m.GetChanges()), Part: m.GetPart(), Last: m.GetLast(), Payload: m.GetPayload(),
+	}
+}
+
+// FromCursor returns a position with its time as it is sent.
+func FromCursor(p engine.Position, t engine.Time) *wirepb.Cursor {
+	return &wirepb.Cursor{Position: string(p), Time: uint64(t)}
+}
+
+// ScopeOf names a set of tables: the same set has the same name. No tables is
+// the whole log.
+func ScopeOf(tables []engine.TableName) engine.Scope {
+	if len(tables) == 0 {
+		return ""
+	}
+	ts := slices.Clone(tables)
+	slices.SortFunc(ts, CompareTables)
+	var b strings.Builder
+	for i, t := range slices.Compact(ts) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%q.%q", t.Schema, t.Name)
+	}
+	return engine.Scope(b.String())
+}
+
+// CompareTables orders tables by schema and name.
+func CompareTables(a, b engine.TableName) int {
+	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+}
