@@ -29,8 +29,8 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 )
 
-// Config configures a Reader. NodeID and Upstreams are required; zero fields
-// have defaults.
+// Config configures a Reader. NodeID is required; zero fields have defaults.
+// Without Upstreams a Reader waits for SetUpstreams.
 type Config struct {
 	NodeID    string
 	Name      string   // of the source; names the reader to the upstream beside NodeID
@@ -102,8 +102,8 @@ type ackedAt struct {
 
 // New returns a Reader.
 func New(cfg Config) (*Reader, error) {
-	if cfg.NodeID == "" || len(cfg.Upstreams) == 0 {
-		return nil, errors.New("a reader needs the id of its node and at least one upstream")
+	if cfg.NodeID == "" {
+		return nil, errors.New("a reader needs the id of its node")
 	}
 	lsn := cfg.Compare == nil
 	if lsn {
