@@ -139,6 +139,7 @@ func (b *baseline) Commit(ctx context.Context) error {
 	var blocks []*Block
 	switch {
 	case resumes && net.keep && !moves && len(net.changes) == 0:
+		cursor = old
 	case resumes && net.keep && moves:
 		w := NewBlockBuilder(b.log, old.Position)
 		w.Add(&Transaction{

@@ -104,11 +104,11 @@ func (e *Engine) Run(ctx context.Context) error {
 	for _, s := range e.sources {
 		g.Go(func() error { return s.run(ctx) })
 	}
-	err := g.Wait()
-	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
-		return context.Cause(ctx)
+	g.Go(func() error { <-ctx.Done(); return ctx.Err() }) // also without any source
+	if err := g.Wait(); !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	return context.Cause(ctx)
 }
 
 // Pause stops delivery from every source; Resume goes on without a snapshot.
@@ -218,6 +218,9 @@ func (e *Engine) Witness(peer string, epoch Epoch, t Time) {
 		return
 	}
 	ownEpoch, ownTime := e.Highest(e.id)
+	for _, s := range e.sources {
+		ownEpoch = max(ownEpoch, s.epoch()) // minted, and its baseline under way
+	}
 	if epoch <= ownEpoch && t <= max(ownTime, e.clock.Last()) {
 		return
 	}

@@ -82,6 +82,12 @@ type dbSource struct {
 	inits   int
 }
 
+func (s *dbSource) tried() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inits
+}
+
 func (s *dbSource) failing(stage string) error {
 	if s.fault != nil {
 		return s.fault(stage)
@@ -411,8 +417,34 @@ var _ fatal = (*testing.T)(nil)
 var _ fatal = (*rapid.T)(nil)
 
 // node returns an engine over a new memory store.
-func node(id string) *engine.Engine {
-	return engine.New(engine.Options{NodeID: id, Store: store.NewMemory(store.MemoryOptions{}), Logger: slog.New(slog.DiscardHandler)})
+func node(id string) *engine.Engine { return nodeOver(id, store.NewMemory(store.MemoryOptions{})) }
+
+func nodeOver(id string, st engine.Store) *engine.Engine {
+	return engine.New(engine.Options{NodeID: id, Store: st, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// watched is a store whose commits a test can look into, hold up and fail.
+type watched struct {
+	engine.Store
+	before func() error // called in Commit, before anything is committed
+}
+
+func (w *watched) Begin(ctx context.Context) (engine.Tx, error) {
+	tx, err := w.Store.Begin(ctx)
+	return &watchedTx{tx, w}, err
+}
+
+type watchedTx struct {
+	engine.Tx
+	w *watched
+}
+
+func (t *watchedTx) Commit() error {
+	if err := t.w.before(); err != nil {
+		t.Rollback()
+		return err
+	}
+	return t.Tx.Commit()
 }
 
 // start runs an engine until stop is called, or the test ends.

@@ -62,6 +62,7 @@ func (s *source) run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, ErrReBaselineRequired), errors.Is(err, errNewEpoch):
 			baseline, cause = true, err.Error()
+			s.report(ReasonRebaselining, err)
 		case errors.As(err, &se):
 			s.report(se.Reason, err)
 		case err != nil:
@@ -116,12 +117,11 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 	sameHistory := s.info.History == info.History
 	s.info = info
 	s.mu.Unlock()
-	cursors := s.cursors()
-	resumable := len(cursors) > 0 && s.sync.SupportsResume() && (!info.Mints || sameHistory)
 	if info.Mints {
 		s.openLog(sameHistory)
 	}
-	if *baseline || !resumable {
+	cursors := s.cursors()
+	if *baseline || len(cursors) == 0 || !s.sync.SupportsResume() {
 		reason := ReasonBaselining
 		if s.baselines() > 0 {
 			reason = ReasonRebaselining
@@ -160,13 +160,23 @@ func (s *source) openLog(sameHistory bool) {
 func (s *source) renew(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.own.IsZero() {
+	if s.own.IsZero() || s.newEpoch {
 		return
 	}
 	s.newEpoch = true
 	if s.cancel != nil {
 		s.cancel(fmt.Errorf("%w: %s", errNewEpoch, why))
 	}
+}
+
+// epoch returns the epoch minted last, or what the one that is due will be above.
+func (s *source) epoch() Epoch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newEpoch {
+		return Epoch(s.engine.clock.Last())
+	}
+	return s.own.Epoch
 }
 
 // knownSchemas returns the schemas of the log that the source will mint in.
@@ -181,16 +191,20 @@ func (s *source) knownSchemas() (*SchemaSet, error) {
 	return NewSchemaSet(v.Schemas(s.own)...), nil
 }
 
-// cursors returns the cursors of the logs that this source delivers.
+// cursors returns the cursors of the logs that this source delivers; of those
+// it has minted, the one it mints now.
 func (s *source) cursors() Cursors {
 	v := s.engine.store.View()
 	defer v.Close()
 	all := v.Cursors()
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
 	s.engine.mu.Lock()
 	defer s.engine.mu.Unlock()
 	mine := Cursors{}
 	for k, c := range all {
-		if l := s.engine.logs[k.Log]; l != nil && l.source == s {
+		if l := s.engine.logs[k.Log]; l != nil && l.source == s && (own.IsZero() || own == k.Log) {
 			mine[k] = c
 		}
 	}

@@ -68,7 +68,8 @@ func (e *Engine) Status() Status {
 		st.Ready = st.Ready && fed[s]
 	}
 	st.Readers = slices.SortedFunc(maps.Values(e.readers), func(a, b ReaderAck) int {
-		return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Key.Log.Origin, b.Key.Log.Origin))
+		return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Key.Log.Origin, b.Key.Log.Origin),
+			cmp.Compare(a.Key.Log.Epoch, b.Key.Log.Epoch), cmp.Compare(a.Key.Scope, b.Key.Scope))
 	})
 	return st
 }
