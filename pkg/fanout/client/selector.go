@@ -3,13 +3,16 @@ package client
 import (
 	"slices"
 	"time"
+
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
 )
 
 // Policy says when a reader moves between its upstreams. Zero fields have
 // defaults.
 type Policy struct {
 	// UnhealthyAfter is how long the upstream may be silent; it speaks every
-	// second. Default 5 s.
+	// session.HeadEvery, and three times that is the least. Default 1 s. (A
+	// connection that breaks is left at once.)
 	UnhealthyAfter time.Duration
 	// RecoverAfter is how long a preferred upstream must have been well before the
 	// reader moves back to it. Default 30 s.
@@ -32,8 +35,9 @@ const (
 
 func (p Policy) withDefaults() Policy {
 	if p.UnhealthyAfter == 0 {
-		p.UnhealthyAfter = 5 * time.Second
+		p.UnhealthyAfter = time.Second
 	}
+	p.UnhealthyAfter = max(p.UnhealthyAfter, 3*session.HeadEvery)
 	if p.RecoverAfter == 0 {
 		p.RecoverAfter = 30 * time.Second
 	}

@@ -120,9 +120,12 @@ const (
 
 func (s channelState) String() string { return [...]string{"waiting", "snapshot", "streaming"}[s] }
 
+// HeadEvery is how often a writer says how far its logs have got, and so that
+// it lives.
+const HeadEvery = 250 * time.Millisecond
+
 const (
 	quantum    = 64 << 10 // bytes of a channel's turn
-	headEvery  = time.Second
 	maxControl = 48 << 10 // bytes of lists in one control frame
 	maxCredit  = 1 << 40
 )
@@ -602,7 +605,7 @@ func (w *Writer) Tick(now time.Time) []Output {
 		}
 		return w.take()
 	}
-	if now.Sub(w.lastHead) >= headEvery {
+	if now.Sub(w.lastHead) >= HeadEvery {
 		w.lastHead = now
 		w.heads()
 	}

@@ -1,0 +1,162 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tributary-dev/tributary/internal/version"
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+// upstream is a fan-out source with its wiring.
+type upstream struct {
+	name   string
+	source *client.Source
+
+	mu     sync.Mutex
+	wired  []nodeconfig.Candidate
+	parent string // id of the parent read from most recently
+	why    string // the node reads from it
+}
+
+// fanoutSource makes a source of its configuration. It has no upstreams until
+// the wiring has been read.
+func (n *node) fanoutSource(s *nodeconfig.Source) (engine.SyncSource, error) {
+	f := s.Fanout
+	var tables []engine.TableName
+	for _, t := range f.Tables {
+		tables = append(tables, engine.TableName{Schema: t.Schema, Name: t.Name})
+	}
+	src, err := client.NewSource(client.Config{
+		NodeID: n.cfg.Node.ID, Name: s.Name, Tables: tables, Buffer: int64(f.PauseBuffer.MaxBytes),
+		Edges: &n.edges, Software: "tributary " + version.String(), Logger: n.log,
+		Compare: engine.Comparators[f.Comparator],
+	}, engine.Ordering(f.Ordering))
+	if err != nil {
+		return nil, err
+	}
+	n.upstream = append(n.upstream, &upstream{name: s.Name, source: src})
+	return src, nil
+}
+
+func (n *node) provider(origin string) string { return n.edges.Provider(origin) }
+
+// rewire puts new candidates and policy in place. Those that would close a loop
+// are listed in status and never moved to.
+func (u *upstream) rewire(w *nodeconfig.WiredSource) {
+	var addresses []string
+	for _, c := range w.Candidates {
+		if c.Eligible && !slices.Contains(addresses, c.Address) {
+			addresses = append(addresses, c.Address)
+		}
+	}
+	failback := client.FailbackPreferred
+	if w.Policy.Failback == nodeconfig.FailbackManual {
+		failback = client.FailbackNever
+	}
+	u.mu.Lock()
+	u.wired = slices.Clone(w.Candidates)
+	u.mu.Unlock()
+	u.source.SetUpstreams(addresses, client.Policy{
+		UnhealthyAfter: w.Policy.UnhealthyAfter, RecoverAfter: w.Policy.RecoverAfter,
+		Failback: failback, MaxSwitchesPerHour: w.Policy.MaxSwitchesPerHour,
+	})
+}
+
+// status fills in what a fan-out source adds to a source's status.
+func (u *upstream) status(d *nodeconfig.SourceStatus) {
+	st := u.source.Status()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d.Kind = nodeconfig.KindFanout
+	failed := map[string]string{}
+	for _, c := range st.Upstreams {
+		failed[c.Address] = c.Error
+	}
+	for _, c := range u.wired {
+		msg, known := failed[c.Address]
+		d.Candidates = append(d.Candidates, nodeconfig.CandidateStatus{
+			ID: c.ID, Address: c.Address, Eligible: c.Eligible, Healthy: known && msg == "", Message: msg,
+		})
+	}
+	if st.Upstream == "" {
+		return
+	}
+	i := slices.IndexFunc(u.wired, func(c nodeconfig.Candidate) bool { return c.Address == st.Upstream })
+	id := st.Peer
+	if i >= 0 {
+		id = u.wired[i].ID
+	}
+	if id != u.parent {
+		switch {
+		case u.parent == "":
+			u.why = "initial"
+		case i == 0:
+			u.why = "failback"
+		default:
+			u.why = "failover"
+		}
+		u.parent = id
+	}
+	d.Parent = &nodeconfig.ParentStatus{ID: id, Address: st.Instance, Since: st.Since, Why: u.why}
+}
+
+// describeSource fills in what the kind of a source adds to its status.
+func (n *node) describeSource(name string, d *nodeconfig.SourceStatus) {
+	for _, u := range n.upstream {
+		if u.name == name {
+			u.status(d)
+			return
+		}
+	}
+	for i := range n.cfg.Sources {
+		if p := n.cfg.Sources[i].Postgres; p != nil && n.cfg.Sources[i].Name == name {
+			d.Kind = nodeconfig.KindPostgres
+			d.Slot = &nodeconfig.SlotStatus{Name: p.Slot, Temporary: n.cfg.Storage.Type == nodeconfig.StorageMemory}
+		}
+	}
+}
+
+// readers lists who reads from the node, one entry per log.
+func (n *node) readers() []nodeconfig.ReaderStatus {
+	out := []nodeconfig.ReaderStatus{}
+	for _, r := range n.server.Readers() {
+		base := nodeconfig.ReaderStatus{ID: r.NodeId, Address: r.Address, Since: time.UnixMicro(int64(r.ConnectedSince)).UTC()}
+		if len(r.Channels) == 0 {
+			out = append(out, base)
+		}
+		for _, c := range r.Channels {
+			d := base
+			d.Origin, d.Epoch = c.Log.GetOrigin(), engine.Epoch(c.Log.GetEpoch()).String()
+			d.Mode, d.Position, d.Durable = strings.TrimPrefix(c.Mode.String(), "MODE_"), c.Acked, c.Durable
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// refused lists the logs that were offered and are not taken.
+func (n *node) refused() (out []nodeconfig.RefusedAdvert) {
+	for _, u := range n.upstream {
+		st := u.source.Status()
+		for _, r := range st.Refused {
+			out = append(out, nodeconfig.RefusedAdvert{Log: r.Log.String(), From: st.Peer, Path: r.Path, Reason: refusedReason(r.Code)})
+		}
+	}
+	return out
+}
+
+func refusedReason(c session.RefusalCode) string {
+	switch c {
+	case session.RefusedLoop:
+		return engine.ReasonLoopDetected
+	case session.RefusedPath:
+		return "MaxDepthExceeded"
+	}
+	return string(c)
+}

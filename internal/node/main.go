@@ -1,0 +1,90 @@
+// Package node puts a node together from its configuration: store, engine,
+// sources, fan-out server, read API, metrics and status. It is what cmd/node
+// and "tributary run" start.
+package node
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/tributary-dev/tributary/internal/version"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+// Exit codes of Main.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main is the node's command line. It returns the process's exit code.
+func Main(args []string, stderr io.Writer) int {
+	fs := flag.NewFlagSet("node", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	path := fs.String("config", "/etc/tributary/static/node.yaml", "the node's configuration file")
+	check := fs.Bool("check", false, "check the configuration and its wiring, and end")
+	format := fs.String("log-format", "json", "json or text")
+	level := slog.LevelInfo
+	fs.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	showVersion := fs.Bool("version", false, "print the version and end")
+	fs.Usage = func() {
+		fmt.Fprintln(stderr, "node runs one node of a Tributary topology.\n\nFlags:")
+		fs.PrintDefaults()
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Fprintln(stderr, version.String())
+		return exitOK
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(stderr, "node takes no arguments, and was given %q; name the configuration by --config\n", fs.Args())
+		return exitUsage
+	}
+	var h slog.Handler
+	switch *format {
+	case "json":
+		h = slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: level})
+	case "text":
+		h = slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})
+	default:
+		fmt.Fprintf(stderr, "--log-format must be json or text, not %q\n", *format)
+		return exitUsage
+	}
+	cfg, err := nodeconfig.Load(*path)
+	if err == nil && cfg.WiringFile != "" {
+		var w *nodeconfig.Wiring
+		if w, err = nodeconfig.LoadWiring(cfg.WiringFile); err == nil {
+			err = cfg.CheckWiring(cfg.WiringFile, w)
+		} else if errors.Is(err, os.ErrNotExist) && !*check {
+			err = nil // a mount can lag behind: the node waits for it
+		}
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "The node's configuration cannot be used:\n%v\n", err)
+		return exitUsage
+	}
+	if *check {
+		return exitOK
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(h).With("node", cfg.Node.ID)
+	if err := Run(ctx, Options{Config: cfg, Logger: log}); err != nil {
+		log.Error("node ended", "error", err)
+		return exitFailed
+	}
+	return exitOK
+}

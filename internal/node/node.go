@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tributary-dev/tributary/internal/version"
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/store"
+	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/server"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+	"github.com/tributary-dev/tributary/pkg/sources/postgres"
+)
+
+// Options configure Run.
+type Options struct {
+	Config *nodeconfig.Config
+	Logger *slog.Logger
+	// Instance tells the replicas of a node apart; the host's name when empty.
+	Instance string
+}
+
+// node is a running node.
+type node struct {
+	cfg      *nodeconfig.Config
+	log      *slog.Logger
+	instance string
+	engine   *engine.Engine
+	server   *server.Server
+	metrics  *prometheus.Registry
+	edges    client.Edges
+	upstream []*upstream // fan-out sources, in the order of the configuration
+
+	draining    atomic.Bool
+	wiringEpoch atomic.Uint64
+}
+
+// Run runs a node until ctx ends, then drains it: readers are asked to move and
+// given DrainTimeout for it. It returns nil after an orderly end.
+func Run(ctx context.Context, o Options) error {
+	n, err := build(o)
+	if err != nil {
+		return err
+	}
+	replication, err := net.Listen("tcp", n.cfg.Listen.Replication)
+	if err != nil {
+		return fmt.Errorf("listen.replication: %w", err)
+	}
+	web, err := net.Listen("tcp", n.cfg.Listen.HTTP)
+	if err != nil {
+		_ = replication.Close()
+		return fmt.Errorf("listen.http: %w", err)
+	}
+	n.log.Info("node started", "version", version.String(), "replication", replication.Addr().String(), "http", web.Addr().String())
+
+	httpServer := &http.Server{Handler: n.routes(), ReadHeaderTimeout: 10 * time.Second}
+	run, stop := context.WithCancel(context.Background())
+	defer stop()
+	g, run := errgroup.WithContext(run)
+	g.Go(func() error { return n.server.Serve(replication) })
+	g.Go(func() error {
+		if err := httpServer.Serve(web); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving HTTP on %s: %w", web.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		if err := n.engine.Run(run); err != nil && run.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	if len(n.upstream) > 0 {
+		g.Go(func() error { return n.watchWiring(run) })
+	}
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+			n.drain()
+		case <-run.Done(): // something else ended: end the rest
+		}
+		stop()
+		n.server.Close()
+		return httpServer.Close()
+	})
+	return g.Wait()
+}
+
+// drain asks readers to move and waits for them.
+func (n *node) drain() {
+	n.draining.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.DrainTimeout)
+	defer cancel()
+	n.log.Info("draining", "timeout", n.cfg.DrainTimeout)
+	if err := n.server.Drain(ctx); err != nil {
+		n.log.Warn("ending with readers attached", "error", err)
+	}
+}
+
+func build(o Options) (*node, error) {
+	n := &node{cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
+	if n.log == nil {
+		n.log = slog.Default()
+	}
+	if n.instance == "" {
+		n.instance = instanceName()
+	}
+	st := store.NewMemory(store.MemoryOptions{JournalBytes: int(n.cfg.Storage.Journal.MaxBytes)})
+	n.engine = engine.New(engine.Options{NodeID: n.cfg.Node.ID, Store: st, Logger: n.log})
+	for i := range n.cfg.Sources {
+		s := &n.cfg.Sources[i]
+		src, err := n.source(s)
+		if err != nil {
+			return nil, fmt.Errorf("source %q: %w", s.Name, err)
+		}
+		n.engine.AddSource(s.Name, src, engine.Keep{})
+	}
+	n.metrics.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engine.Status},
+	)
+	n.server = server.New(server.Config{
+		Host: n.engine, Logger: n.log, Registry: n.metrics, Software: "tributary " + version.String(),
+		Limits:      session.Limits{MaxChannels: n.cfg.Limits.MaxChannels, HandshakeTimeout: n.cfg.Limits.HandshakeTimeout},
+		MaxSessions: n.cfg.Limits.MaxReaders,
+		Provider:    n.provider,
+	})
+	return n, nil
+}
+
+func (n *node) source(s *nodeconfig.Source) (engine.SyncSource, error) {
+	if s.Postgres != nil {
+		return postgresSource(s.Postgres)
+	}
+	return n.fanoutSource(s)
+}
+
+// postgresSource makes a source of its configuration. A password never stands
+// in the connection string: it is read for each connection.
+func postgresSource(p *nodeconfig.Postgres) (engine.SyncSource, error) {
+	u := url.URL{Scheme: "postgres", Path: "/" + p.Database}
+	hosts := ""
+	for i, h := range p.Hosts {
+		if i > 0 {
+			hosts += ","
+		}
+		hosts += net.JoinHostPort(h.Host, fmt.Sprint(h.Port))
+	}
+	u.Host = hosts
+	q := url.Values{"sslmode": {p.SSLMode}, "target_session_attrs": {"read-write"}}
+	if p.SSLRootCert != "" {
+		q.Set("sslrootcert", p.SSLRootCert)
+	}
+	u.RawQuery = q.Encode()
+	tables := make([]engine.TableName, len(p.Tables))
+	for i, t := range p.Tables {
+		tables[i] = engine.TableName{Schema: t.Schema, Name: t.Name}
+	}
+	return postgres.New(postgres.Config{
+		ConnString:  u.String(),
+		Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
+		Tables:      tables, Publication: p.Publication.Name, Slot: p.Slot,
+	})
+}
+
+func (n *node) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(n.metrics, promhttp.HandlerOpts{Registry: n.metrics})
+}
