@@ -50,11 +50,12 @@ const (
 // FailoverPolicy says when a node leaves its parent for the next candidate.
 type FailoverPolicy struct {
 	// UnhealthyAfter is how long a parent's stream must be down before the
-	// node leaves it; 500ms when it is not set.
+	// node leaves it, at least 750ms; 1s when it is not set. A connection that
+	// breaks is left at once.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('50ms') && duration(self) <= duration('1h')",message="unhealthyAfter must be a duration from 50ms to 1h, such as 500ms."
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('50ms') && duration(self) <= duration('1h')",message="unhealthyAfter must be a duration from 50ms to 1h, such as 1s."
 	UnhealthyAfter *metav1.Duration `json:"unhealthyAfter,omitempty"`
 
 	// RecoverAfter is how long a preferred parent must have been well before

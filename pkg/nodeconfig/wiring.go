@@ -56,7 +56,7 @@ type Policy struct {
 
 // Defaults of Policy.
 const (
-	DefaultUnhealthyAfter     = 500 * time.Millisecond
+	DefaultUnhealthyAfter     = time.Second
 	DefaultRecoverAfter       = 30 * time.Second
 	DefaultFailback           = FailbackAutomatic
 	DefaultMaxSwitchesPerHour = 12

@@ -98,8 +98,8 @@ type outgoing struct {
 	schemas map[schemaKey]bool // sent
 	acked   engine.Position
 	durable bool
-	credit  int64     // may be sent; below 0 by at most one frame
-	deficit int64     // of its turn
+	credit  int64 // may be sent; below 0 by at most one frame
+	deficit int64 // of its turn
 	at      engine.Position
 	atTime  engine.Time
 	records uint64
@@ -464,7 +464,9 @@ func (w *Writer) subscribe(m *wirepb.Subscribe) error {
 	return w.advance(c)
 }
 
-func (c *outgoing) allows(m wirepb.Mode) bool { return len(c.modes) == 0 || slices.Contains(c.modes, m) }
+func (c *outgoing) allows(m wirepb.Mode) bool {
+	return len(c.modes) == 0 || slices.Contains(c.modes, m)
+}
 
 // find returns the log as served now, or the log of another epoch that is
 // served in its place.

@@ -2659,7 +2659,7 @@ func (x *Progress) GetTime() uint64 {
 	return 0
 }
 
-// Head says how far the sender's log has got. It is sent every second, so it
+// Head says how far the sender's log has got. It is sent four times a second, so it
 // is also how a reader knows that the writer lives.
 type Head struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
