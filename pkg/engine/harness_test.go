@@ -75,6 +75,7 @@ type dbSource struct {
 	common
 	db      *database
 	batch   int                      // transactions in one Apply
+	edit    func(content) content    // nil, or alters what baselines read
 	history func() string            // nil: always the same
 	during  func()                   // nil, or called while a baseline is under way
 	fault   func(stage string) error // nil, or what goes wrong
@@ -124,7 +125,11 @@ func (s *dbSource) Baseline(ctx context.Context, sink engine.Sink) error {
 		return err
 	}
 	defer w.Abort()
-	for t, rows := range s.db.state(n) {
+	state := s.db.state(n)
+	if s.edit != nil {
+		state = s.edit(state)
+	}
+	for t, rows := range state {
 		if s.during != nil {
 			s.during()
 		}
@@ -182,6 +187,7 @@ type hop struct {
 	maxBytes int
 	chaos    func(n int) int // nil, or draws from [0, n): repeats and reorders blocks
 	others   []engine.LogID  // logs whose schemas go with a snapshot, rows or not
+	self     string          // not to be asked for what comes by way of it
 	copies   int             // snapshots taken
 }
 
@@ -192,11 +198,15 @@ func (h *hop) draw(n int) int {
 	return h.chaos(n)
 }
 
+func (h *hop) adverts(up *engine.Engine) []engine.Advert {
+	return slices.DeleteFunc(up.Adverts(), func(a engine.Advert) bool { return slices.Contains(a.Path, h.self) })
+}
+
 func (h *hop) Baseline(ctx context.Context, sink engine.Sink) error {
 	up, gone := h.up.get()
 	for {
 		changed := up.Changed()
-		adverts := up.Adverts()
+		adverts := h.adverts(up)
 		for _, a := range adverts {
 			if _, err := h.copy(ctx, up, sink, a); err != nil {
 				return err
@@ -301,7 +311,7 @@ func (h *hop) Stream(ctx context.Context, from engine.Cursors, sink engine.Sink)
 	for {
 		changed := up.Changed()
 		idle := true
-		for _, a := range up.Adverts() {
+		for _, a := range h.adverts(up) {
 			p := places[a.Log]
 			var blocks []*engine.Block
 			err := engine.ErrGap

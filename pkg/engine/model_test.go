@@ -148,6 +148,14 @@ func (d *database) commit(when time.Time, ops ...op) engine.Position {
 	return c.at.Position()
 }
 
+// wake wakes what waits for a commit, without one.
+func (d *database) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.more)
+	d.more = make(chan struct{})
+}
+
 func (d *database) head() (int, engine.Position) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
