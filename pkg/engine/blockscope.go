@@ -134,3 +134,28 @@ func (w *narrower) end(whole bool) {
 		to.Ends = append(to.Ends, End{w.begin.Position, len(to.Payload), to.Changes})
 	}
 }
+
+// Split returns a block for each whole transaction in b, sharing its memory; b
+// itself if it is a part, or one transaction.
+func (b *Block) Split(log LogID) []*Block {
+	if b.Part > 0 || !b.Last || len(b.Ends) < 2 {
+		return []*Block{b}
+	}
+	all := make([]*Block, len(b.Ends))
+	prev, from, changes := b.Prev, 0, 0
+	for i, e := range b.Ends {
+		p := b.Payload[from:e.Offset:e.Offset]
+		t := &Block{
+			Prev: prev, Position: e.Position, Time: b.Time, Changes: e.Changes - changes, Last: true, Payload: p,
+			Ends: []End{{e.Position, len(p), e.Changes - changes}},
+		}
+		if r := t.Reader(log, nil); r.Next() && r.IsBegin {
+			t.Time = r.Begin.Time
+		}
+		if i == 0 {
+			t.Schemas = b.Schemas
+		}
+		all[i], prev, from, changes = t, e.Position, e.Offset, e.Changes
+	}
+	return all
+}

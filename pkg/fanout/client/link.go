@@ -172,7 +172,7 @@ func (l *link) receive() {
 // the time.
 func (l *link) send(ctx context.Context) {
 	defer l.wg.Done()
-	tick := time.NewTicker(250 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {

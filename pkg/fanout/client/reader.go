@@ -100,8 +100,8 @@ type ackedAt struct {
 	durable bool
 }
 
-// New returns a Reader.
-func New(cfg Config) (*Reader, error) {
+// NewReader returns a Reader.
+func NewReader(cfg Config) (*Reader, error) {
 	if cfg.NodeID == "" {
 		return nil, errors.New("a reader needs the id of its node")
 	}
@@ -216,10 +216,14 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 	}
 	r.mu.Lock()
 	why := r.why()
+	none := len(r.selector.all) == 0
 	r.mu.Unlock()
 	r.Close()
-	if why == nil {
-		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: fmt.Errorf("no upstream of %s has answered: %w", strings.Join(r.cfg.Upstreams, ", "), err)}
+	switch {
+	case none:
+		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: errors.New("no upstream is configured: waiting for one")}
+	case why == nil:
+		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: fmt.Errorf("no upstream has answered: %w", err)}
 	}
 	return nil, why
 }
@@ -233,7 +237,7 @@ func (r *Reader) hopeless() bool {
 			return false
 		}
 	}
-	return true
+	return len(r.selector.all) > 0
 }
 
 // why sums up the upstreams' failures; nil if there are none. mu is held.

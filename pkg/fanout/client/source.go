@@ -20,7 +20,7 @@ func NewSource(cfg Config, ordering engine.Ordering) (*Source, error) {
 	if ordering == "" {
 		ordering = engine.TotalOrder
 	}
-	r, err := New(cfg)
+	r, err := NewReader(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -18,8 +18,6 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
-// tickEvery is how often a session's machine is told the time.
-const tickEvery = 500 * time.Millisecond
 
 // serving drives one session.
 type serving struct {
@@ -99,54 +97,65 @@ func (v *serving) receive(ctx context.Context, cancel context.CancelCauseFunc) {
 
 // run is the session's one sending goroutine.
 func (v *serving) run(ctx context.Context) error {
-	tick := time.NewTicker(tickEvery)
+	tick := time.NewTicker(session.HeadEvery)
 	defer tick.Stop()
 	drain := v.srv.drain
-	for {
-		m := v.srv.hub.acquire()
-		more, err := v.pull(m)
-		if err != nil {
-			return err
+	var changed <-chan struct{} // at the node, since the last look
+	for look := true; ; {
+		if look {
+			m := v.srv.hub.acquire()
+			changed = m.changed
+			var err error
+			if look, err = v.pull(m); err != nil {
+				return err
+			}
 		}
-		if more { // look for frames and the time in between, without waiting
+		var step func() []session.Output
+		if look { // there is more to do: take what has come in between, without waiting
 			select {
 			case f := <-v.inbox:
-				err = v.do(func() []session.Output { return v.writer.Frame(f) })
+				step = func() []session.Output { return v.writer.Frame(f) }
 			case <-tick.C:
-				err = v.do(func() []session.Output { return v.writer.Tick(time.Now()) })
+				step = v.tick
 			case <-ctx.Done():
-				err = context.Cause(ctx)
+				return context.Cause(ctx)
 			default:
+				continue
 			}
-			if err != nil {
+			if err := v.do(step); err != nil {
 				return err
 			}
 			continue
 		}
 		select {
-		case <-m.changed:
+		case <-changed:
+			look = true
+			continue
 		case f := <-v.inbox:
-			err = v.do(func() []session.Output { return v.writer.Frame(f) })
+			look = true
+			step = func() []session.Output { return v.writer.Frame(f) }
 		case <-tick.C:
-			err = v.do(func() []session.Output { return v.writer.Tick(time.Now()) })
+			step = v.tick
 		case id := <-v.wake:
-			err = v.do(func() []session.Output {
+			step = func() []session.Output {
 				return v.writer.SnapshotFailed(id, wirepb.ErrorCode_ERROR_CODE_STALLED, errStalled)
-			})
+			}
 		case <-drain:
 			drain = nil
 			v.srv.mu.Lock()
 			deadline := v.srv.deadline
 			v.srv.mu.Unlock()
-			err = v.do(func() []session.Output { return v.writer.Drain(time.Until(deadline)) })
+			step = func() []session.Output { return v.writer.Drain(time.Until(deadline)) }
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		if err != nil {
+		if err := v.do(step); err != nil {
 			return err
 		}
 	}
 }
+
+func (v *serving) tick() []session.Output { return v.writer.Tick(time.Now()) }
 
 // pull does one piece of work at a moment, and releases it before anything is
 // sent: a reader that blocks must not keep a view open. more is false if there

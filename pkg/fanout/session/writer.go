@@ -607,7 +607,7 @@ func (w *Writer) Tick(now time.Time) []Output {
 		}
 		return w.take()
 	}
-	if now.Sub(w.lastHead) >= HeadEvery {
+	if now.Sub(w.lastHead) >= HeadEvery-HeadEvery/8 { // ticks are not exact
 		w.lastHead = now
 		w.heads()
 	}

@@ -1,0 +1,223 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/store"
+)
+
+// Client keeps tables of a node in memory and tells what changes in them. It is
+// a node without a server: it goes on from its cursor after a break, at any
+// instance of any of its upstreams.
+type Client struct {
+	engine  *engine.Engine
+	source  *Source
+	watched *watchedStore
+	end     context.CancelFunc
+	done    sync.WaitGroup
+
+	mu  sync.Mutex
+	err error // why the engine ended
+}
+
+// Option configures a Client.
+type Option func(*Config)
+
+// WithUpstreams sets the nodes to read from, host:port, in order of preference.
+func WithUpstreams(addresses ...string) Option {
+	return func(c *Config) { c.Upstreams = addresses }
+}
+
+// WithPolicy sets when the client moves between its upstreams.
+func WithPolicy(p Policy) Option { return func(c *Config) { c.Policy = p } }
+
+// WithTables narrows the client to tables; without it, it has all.
+func WithTables(tables ...engine.TableName) Option { return func(c *Config) { c.Tables = tables } }
+
+// WithNodeID names the client to its upstreams; by default it has a random name.
+func WithNodeID(id string) Option { return func(c *Config) { c.NodeID = id } }
+
+// WithPositionComparator sets the order of positions; by default PostgreSQL's.
+func WithPositionComparator(compare engine.Comparator) Option {
+	return func(c *Config) { c.Compare = compare }
+}
+
+// WithCredentials secures the connections.
+func WithCredentials(creds credentials.TransportCredentials) Option {
+	return func(c *Config) { c.Credentials = creds }
+}
+
+// WithLogger sets where the client logs; by default slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
+
+// New starts a client. Close it.
+func New(opts ...Option) (*Client, error) {
+	cfg := Config{Name: "client"}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	if cfg.NodeID == "" {
+		cfg.NodeID = "client-" + rand.Text()[:10]
+	}
+	source, err := NewSource(cfg, "")
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	c := &Client{source: source, watched: watch(store.NewMemory(store.MemoryOptions{JournalBytes: 1 << 20}))}
+	c.engine = engine.New(engine.Options{NodeID: cfg.NodeID, Store: c.watched, Logger: cfg.Logger})
+	c.engine.AddSource("upstream", singly{source}, engine.Keep{})
+	ctx, cancel := context.WithCancel(context.Background())
+	c.end = cancel
+	c.done.Add(1)
+	go func() {
+		defer c.done.Done()
+		err := c.engine.Run(ctx)
+		c.mu.Lock()
+		c.err = err
+		c.mu.Unlock()
+	}()
+	return c, nil
+}
+
+// Close ends the client and waits for it.
+func (c *Client) Close() {
+	c.end()
+	c.done.Wait()
+	_ = c.watched.Store.Close()
+}
+
+// AwaitReady waits until the client has all its tables. It says what has been
+// in the way if ctx ends first.
+func (c *Client) AwaitReady(ctx context.Context) error {
+	for {
+		changed := c.engine.Changed()
+		st := c.engine.Status()
+		if st.Ready {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("the client has not got its tables: %s %s: %w", st.Sources[0].Reason, st.Sources[0].Message, context.Cause(ctx))
+		}
+	}
+}
+
+// Columns returns the columns of each table, those of its key marked.
+func (c *Client) Columns() map[engine.TableName][]engine.Column {
+	v := c.engine.View()
+	defer v.Close()
+	all := map[engine.TableName][]engine.Column{}
+	for _, t := range v.Tables() {
+		if t.Schema != nil {
+			all[t.Table] = slices.Clone(t.Schema.Columns)
+		}
+	}
+	return all
+}
+
+// All returns a table's rows, in the order of their encoded keys.
+func (c *Client) All(table engine.TableName) ([]engine.Record, error) {
+	v := c.engine.View()
+	defer v.Close()
+	var rows []engine.Record
+	err := v.Scan(table, nil, func(r *engine.Record) bool {
+		if !r.Deleted {
+			rows = append(rows, *keep(r))
+		}
+		return true
+	})
+	return rows, err
+}
+
+// Get returns the row whose key columns have these values, in text form.
+func (c *Client) Get(table engine.TableName, key ...string) (row engine.Record, ok bool, err error) {
+	var k []byte
+	for _, v := range key {
+		k = engine.AppendKeyValue(k, v)
+	}
+	v := c.engine.View()
+	defer v.Close()
+	r, ok, err := v.Get(table, k)
+	if err != nil || !ok || r.Deleted {
+		return engine.Record{}, false, err
+	}
+	return *keep(&r), true, nil
+}
+
+// Listen calls fn with each change of a row, in order: old is nil for a new
+// row, fresh for one that is gone. A baseline after a break is told as what it
+// changed. fn holds up the stream while it runs; it may call the client's
+// other methods. The function returned ends it.
+func (c *Client) Listen(fn func(old, fresh *engine.Record)) (stop func()) {
+	return c.ListenWithPosition(func(old, fresh *engine.Record, _ engine.Position) { fn(old, fresh) })
+}
+
+// ListenWithPosition is Listen with the position of the transaction, or of the
+// baseline, that made the change.
+func (c *Client) ListenWithPosition(fn func(old, fresh *engine.Record, at engine.Position)) (stop func()) {
+	return c.watched.listen(fn)
+}
+
+// LastSourcePosition returns how far the client has got. It is empty before the
+// first baseline, and where the client reads several logs: see Cursors.
+func (c *Client) LastSourcePosition() engine.Position {
+	all := c.Cursors()
+	if len(all) != 1 {
+		return ""
+	}
+	for _, cur := range all {
+		return cur.Position
+	}
+	return ""
+}
+
+// Cursors returns how far the client has got in each log.
+func (c *Client) Cursors() engine.Cursors {
+	v := c.engine.View()
+	defer v.Close()
+	all := engine.Cursors{}
+	for k, cur := range v.Cursors() {
+		all[k] = cur
+	}
+	return all
+}
+
+// Status says whom the client reads from.
+func (c *Client) Status() Status { return c.source.Status() }
+
+// keep copies a record out of the store's memory.
+func keep(r *engine.Record) *engine.Record {
+	k := *r
+	k.Key, k.Row = slices.Clone(r.Key), slices.Clone(r.Row)
+	return &k
+}
+
+// singly delivers one transaction at a time, so that each change can be told
+// with the position of its own.
+type singly struct{ *Source }
+
+func (s singly) Stream(ctx context.Context, from engine.Cursors, sink engine.Sink) error {
+	return s.Source.Stream(ctx, from, oneByOne{sink})
+}
+
+type oneByOne struct{ engine.Sink }
+
+func (o oneByOne) ApplyBlocks(ctx context.Context, key engine.CursorKey, blocks []*engine.Block) error {
+	for _, b := range blocks {
+		for _, t := range b.Split(key.Log) {
+			if err := o.Sink.ApplyBlocks(ctx, key, []*engine.Block{t}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
