@@ -3,9 +3,7 @@ package store
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tidwall/btree"
@@ -19,20 +17,20 @@ const (
 	slabMax = 1 << 20
 )
 
-// ref finds a record: order is the front of what it is ordered by, which
-// settles most comparisons without looking at the record; at is slab<<32|offset.
-type ref struct {
-	order uint64
-	at    uint64
+// A record's place, at, is slab<<32|offset.
+
+// tomb finds a tombstone; time settles most comparisons without looking at it.
+type tomb struct {
+	time uint64
+	at   uint64
 }
 
 // slab is a run of records. Only bytes past what any root refers to are ever
 // written.
 type slab struct {
-	data    []byte
-	n       int  // bytes in use
-	dead    int  // bytes of records that the newest root does not refer to
-	scratch bool // holds one key that is being looked for
+	data []byte
+	n    int // bytes in use
+	dead int // bytes of records that the newest root does not refer to
 }
 
 // arena is the memory of one table's records. One writer at a time appends;
@@ -42,11 +40,8 @@ type arena struct {
 	slabs  atomic.Pointer[[]*slab] // by number; nil where let go of
 	size   atomic.Int64            // of slabs, with what is free in them
 
-	mu      sync.Mutex // guards changes of slabs, and the two below
-	free    []uint32   // numbers that may be given again
-	scratch []uint32   // scratch slabs that nobody uses
-
 	// of the writer
+	free    []uint32 // numbers that may be given again
 	tail    tail
 	opened  []uint32 // slabs opened since begin
 	buried  []uint64 // records that seal will count as dead
@@ -106,21 +101,11 @@ func (a *arena) stamp(at uint64) engine.Stamp {
 	return r.Stamp
 }
 
-// rowTree is ordered by key.
-func (a *arena) rowTree() *btree.BTreeG[ref] {
-	return newTree(func(x, y ref) bool {
-		if x.order != y.order {
-			return x.order < y.order
-		}
-		return bytes.Compare(a.key(x.at), a.key(y.at)) < 0
-	})
-}
-
-// tombTree is ordered by stamp, then key; ref.order is the time.
-func (a *arena) tombTree() *btree.BTreeG[ref] {
-	return newTree(func(x, y ref) bool {
-		if x.order != y.order {
-			return x.order < y.order
+// tombTree is ordered by stamp, then key.
+func (a *arena) tombTree() *btree.BTreeG[tomb] {
+	return newTree(func(x, y tomb) bool {
+		if x.time != y.time {
+			return x.time < y.time
 		}
 		return cmp.Or(a.stamp(x.at).Compare(a.stamp(y.at)), bytes.Compare(a.key(x.at), a.key(y.at))) < 0
 	})
@@ -130,7 +115,7 @@ func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
 }
 
-// put adds a slab and returns its number. Callers hold a.mu.
+// put adds a slab and returns its number.
 func (a *arena) put(s *slab) uint32 {
 	old := *a.slabs.Load()
 	if n := len(a.free); n > 0 {
@@ -151,8 +136,6 @@ func (a *arena) drop(ids ...uint32) {
 	if len(ids) == 0 {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	slabs := slices.Clone(*a.slabs.Load())
 	for _, id := range ids {
 		a.size.Add(-int64(len(slabs[id].data)))
@@ -171,9 +154,7 @@ func (a *arena) room(n int) *slab {
 	}
 	size := min(max((a.tail.used-a.tail.dead)/4, slabMin), slabMax)
 	s := &slab{data: make([]byte, max(size, n))}
-	a.mu.Lock()
 	id := a.put(s)
-	a.mu.Unlock()
 	a.size.Add(int64(len(s.data)))
 	a.opened = append(a.opened, id)
 	a.tail.open, a.tail.slab = true, id
@@ -260,7 +241,7 @@ func (a *arena) emptiest(seq uint64) (id uint32, found bool) {
 	most := 0.0
 	for i, s := range *a.slabs.Load() {
 		n := uint32(i)
-		if s == nil || s.scratch || s.dead == 0 || gone[n] || a.tail.open && n == a.tail.slab {
+		if s == nil || s.dead == 0 || gone[n] || a.tail.open && n == a.tail.slab {
 			continue
 		}
 		if s.dead == s.n {
@@ -272,26 +253,4 @@ func (a *arena) emptiest(seq uint64) (id uint32, found bool) {
 		}
 	}
 	return id, found
-}
-
-// seek gives fn a ref that stands for a key in comparisons. The key is written
-// to a scratch slab, so that trees compare nothing but records.
-func (a *arena) seek(key []byte, fn func(ref)) {
-	a.mu.Lock()
-	var id uint32
-	if n := len(a.scratch); n > 0 {
-		id = a.scratch[n-1]
-		a.scratch = a.scratch[:n-1]
-	} else {
-		id = a.put(&slab{scratch: true})
-	}
-	a.mu.Unlock()
-	defer func() {
-		a.mu.Lock()
-		a.scratch = append(a.scratch, id)
-		a.mu.Unlock()
-	}()
-	s := a.slab(id)
-	s.data = append(binary.AppendUvarint(s.data[:0], uint64(len(key))), key...)
-	fn(ref{prefix(key), uint64(id) << 32})
 }

@@ -205,7 +205,8 @@ func (m *Memory) Stats() Stats {
 		st.Views += n
 	}
 	m.mu.Unlock()
-	r.tables.Scan(func(t *table) bool {
+	r.tables.Scan(func(i item[engine.TableName, *table]) bool {
+		t := i.val
 		st.Rows += t.live
 		st.Tombstones += t.tombs.Len()
 		st.LiveBytes += t.tail.used - t.tail.dead
@@ -213,8 +214,8 @@ func (m *Memory) Stats() Stats {
 		st.SlabBytes += int(t.arena.size.Load())
 		return true
 	})
-	r.logs.Scan(func(j *journal) bool {
-		st.JournalBytes += j.bytes
+	r.logs.Scan(func(i item[engine.LogID, *journal]) bool {
+		st.JournalBytes += i.val.bytes
 		return true
 	})
 	return st

@@ -10,30 +10,27 @@ import (
 
 // A record in a slab is
 //
-//	uvarint(len) key uvarint(shape) flags uvarint(time) uvarint(major)
+//	uvarint(len) key uvarint(2*shape + deleted) uvarint(time) uvarint(major)
 //	uvarint(minor) [uvarint(len) row]
 //
 // where shape stands for the stamp's log and the schema (see shapes), and the
 // row is left out of a tombstone.
-
-const flagDeleted = 1
 
 // maxRecord bounds a key and row together: PostgreSQL has no value above 1 GiB,
 // and offsets into slabs have 32 bits.
 const maxRecord = 3 << 30
 
 // maxHeader is the most that a record takes beside its key and row.
-const maxHeader = 5*binary.MaxVarintLen64 + binary.MaxVarintLen32 + 1
+const maxHeader = 6 * binary.MaxVarintLen64
 
 func appendRecord(dst []byte, r *engine.Record, shape uint32) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(r.Key)))
 	dst = append(dst, r.Key...)
-	dst = binary.AppendUvarint(dst, uint64(shape))
-	flags := byte(0)
+	form := uint64(shape) << 1
 	if r.Deleted {
-		flags = flagDeleted
+		form |= 1
 	}
-	dst = append(dst, flags)
+	dst = binary.AppendUvarint(dst, form)
 	dst = binary.AppendUvarint(dst, uint64(r.Stamp.Time))
 	dst = binary.AppendUvarint(dst, r.Stamp.Version.Major)
 	dst = binary.AppendUvarint(dst, uint64(r.Stamp.Version.Minor))
@@ -66,23 +63,25 @@ type entry struct {
 }
 
 func decode(b []byte) (e entry) {
-	next := func() uint64 {
-		v, n := binary.Uvarint(b[e.size:])
-		e.size += n
-		return v
-	}
 	e.key, e.size = keyOf(b)
-	e.shape = uint32(next())
-	e.deleted = b[e.size]&flagDeleted != 0
-	e.size++
-	e.time = next()
-	e.version = engine.Version{Major: next(), Minor: uint32(next())}
+	form := e.next(b)
+	e.shape, e.deleted = uint32(form>>1), form&1 != 0
+	e.time = e.next(b)
+	e.version.Major = e.next(b)
+	e.version.Minor = uint32(e.next(b))
 	if !e.deleted {
-		n := int(next())
+		n := int(e.next(b))
 		e.row = b[e.size : e.size+n : e.size+n]
 		e.size += n
 	}
 	return e
+}
+
+// next reads the number that follows what of b has been read.
+func (e *entry) next(b []byte) uint64 {
+	v, n := binary.Uvarint(b[e.size:])
+	e.size += n
+	return v
 }
 
 // record fills r from e. r shares the slab's memory.

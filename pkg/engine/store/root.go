@@ -12,31 +12,46 @@ import (
 // published; a transaction works on a copy.
 type root struct {
 	seq     uint64
-	tables  *btree.BTreeG[*table]
-	logs    *btree.BTreeG[*journal]
-	schemas *btree.BTreeG[shape] // by log and ID
-	newest  *btree.BTreeG[shape] // by table
-	truncs  *btree.BTreeG[truncate]
+	tables  *btree.BTreeG[item[engine.TableName, *table]]
+	logs    *btree.BTreeG[item[engine.LogID, *journal]]
+	schemas *btree.BTreeG[item[schemaKey, *engine.Schema]]
+	newest  *btree.BTreeG[item[engine.TableName, shape]] // schema of each table
+	truncs  *btree.BTreeG[item[truncKey, engine.Stamp]]
 	cursors *btree.BTreeG[engine.Cursor]
 	vector  atomic.Pointer[engine.Cursors] // cursors as a map, once asked for
 }
 
-// truncate is the newest truncate of a table by one origin.
-type truncate struct {
-	table engine.TableName
-	stamp engine.Stamp
+// item is what a tree holds at a key.
+type item[K, V any] struct {
+	key K
+	val V
+}
+
+type schemaKey struct {
+	log engine.LogID
+	id  uint32
+}
+
+type truncKey struct {
+	table  engine.TableName
+	origin string
+}
+
+// byKey returns a tree of items.
+func byKey[K, V any](compare func(a, b K) int) *btree.BTreeG[item[K, V]] {
+	return newTree(func(a, b item[K, V]) bool { return compare(a.key, b.key) < 0 })
 }
 
 func newRoot() *root {
 	return &root{
-		tables: newTree(func(a, b *table) bool { return compareTables(a.name, b.name) < 0 }),
-		logs:   newTree(func(a, b *journal) bool { return compareLogs(a.id, b.id) < 0 }),
-		schemas: newTree(func(a, b shape) bool {
-			return cmp.Or(compareLogs(a.log, b.log), cmp.Compare(a.schema.ID, b.schema.ID)) < 0
+		tables: byKey[engine.TableName, *table](compareTables),
+		logs:   byKey[engine.LogID, *journal](compareLogs),
+		schemas: byKey[schemaKey, *engine.Schema](func(a, b schemaKey) int {
+			return cmp.Or(compareLogs(a.log, b.log), cmp.Compare(a.id, b.id))
 		}),
-		newest: newTree(func(a, b shape) bool { return compareTables(a.schema.Table, b.schema.Table) < 0 }),
-		truncs: newTree(func(a, b truncate) bool {
-			return cmp.Or(compareTables(a.table, b.table), cmp.Compare(a.stamp.Origin, b.stamp.Origin)) < 0
+		newest: byKey[engine.TableName, shape](compareTables),
+		truncs: byKey[truncKey, engine.Stamp](func(a, b truncKey) int {
+			return cmp.Or(compareTables(a.table, b.table), cmp.Compare(a.origin, b.origin))
 		}),
 		cursors: newTree(func(a, b engine.Cursor) bool {
 			return cmp.Or(compareLogs(a.Log, b.Log), cmp.Compare(a.Scope, b.Scope)) < 0
@@ -52,14 +67,28 @@ func (r *root) write() *root {
 }
 
 func (r *root) table(name engine.TableName) *table {
-	t, _ := r.tables.Get(&table{name: name})
-	return t
+	t, _ := r.tables.Get(item[engine.TableName, *table]{key: name})
+	return t.val
 }
 
 func (r *root) log(id engine.LogID) *journal {
-	j, _ := r.logs.Get(&journal{id: id})
-	return j
+	j, _ := r.logs.Get(item[engine.LogID, *journal]{key: id})
+	return j.val
 }
+
+func (r *root) schema(log engine.LogID, id uint32) *engine.Schema {
+	s, _ := r.schemas.Get(item[schemaKey, *engine.Schema]{key: schemaKey{log, id}})
+	return s.val
+}
+
+func (r *root) newestSchema(table engine.TableName) shape {
+	s, _ := r.newest.Get(item[engine.TableName, shape]{key: table})
+	return s.val
+}
+
+func (r *root) setTable(t *table) { r.tables.Set(item[engine.TableName, *table]{t.name, t}) }
+
+func (r *root) setLog(j *journal) { r.logs.Set(item[engine.LogID, *journal]{j.id, j}) }
 
 // reader reads a root: it is what views and transactions have in common. err
 // is what reading gives once over is set.
@@ -82,7 +111,7 @@ func (v *reader) Get(table engine.TableName, key []byte) (r engine.Record, ok bo
 		return r, false, err
 	}
 	if t := v.root.table(table); t != nil {
-		ok = t.get(key, nil, &r)
+		ok = t.get(key, &r)
 	}
 	return r, ok, nil
 }
@@ -104,8 +133,8 @@ func (v *reader) Tables() []engine.TableInfo {
 		return nil
 	}
 	infos := make([]engine.TableInfo, 0, v.root.tables.Len())
-	v.root.tables.Scan(func(t *table) bool {
-		s, _ := v.root.newest.Get(shape{schema: &engine.Schema{Table: t.name}})
+	v.root.tables.Scan(func(i item[engine.TableName, *table]) bool {
+		t, s := i.val, v.root.newestSchema(i.key)
 		infos = append(infos, engine.TableInfo{
 			Table: t.name, Schema: s.schema, Log: s.log, Rows: t.live, Tombstones: t.tombs.Len(), Bytes: t.bytes,
 		})
@@ -119,8 +148,8 @@ func (v *reader) Truncated(table engine.TableName, origin string) engine.Stamp {
 	if v.over.Load() || v.root.truncs.Len() == 0 {
 		return engine.Stamp{}
 	}
-	t, _ := v.root.truncs.Get(truncate{table, engine.Stamp{Origin: origin}})
-	return t.stamp
+	t, _ := v.root.truncs.Get(item[truncKey, engine.Stamp]{key: truncKey{table, origin}})
+	return t.val
 }
 
 // Schema returns a schema of a log, or nil.
@@ -128,8 +157,7 @@ func (v *reader) Schema(log engine.LogID, id uint32) *engine.Schema {
 	if v.over.Load() {
 		return nil
 	}
-	s, _ := v.root.schemas.Get(shape{log, &engine.Schema{ID: id}})
-	return s.schema
+	return v.root.schema(log, id)
 }
 
 // Schemas returns the schemas of a log, by ID.
@@ -137,11 +165,11 @@ func (v *reader) Schemas(log engine.LogID) (all []*engine.Schema) {
 	if v.over.Load() {
 		return nil
 	}
-	v.root.schemas.Ascend(shape{log, &engine.Schema{}}, func(s shape) bool {
-		if s.log != log {
+	v.root.schemas.Ascend(item[schemaKey, *engine.Schema]{key: schemaKey{log: log}}, func(s item[schemaKey, *engine.Schema]) bool {
+		if s.key.log != log {
 			return false
 		}
-		all = append(all, s.schema)
+		all = append(all, s.val)
 		return true
 	})
 	return all
@@ -178,8 +206,8 @@ func (v *reader) Logs() []engine.LogInfo {
 		return nil
 	}
 	infos := make([]engine.LogInfo, 0, v.root.logs.Len())
-	v.root.logs.Scan(func(j *journal) bool {
-		infos = append(infos, j.info())
+	v.root.logs.Scan(func(i item[engine.LogID, *journal]) bool {
+		infos = append(infos, i.val.info())
 		return true
 	})
 	return infos

@@ -62,7 +62,7 @@ func (s *stage) asOf() *table {
 	if s.table == nil {
 		return nil
 	}
-	return &table{arena: s.table.arena, rows: s.table.rows.Copy(), live: s.table.live}
+	return &table{arena: s.table.arena, rows: s.table.rows.freeze(), live: s.table.live}
 }
 
 // Get returns the record at key.
@@ -72,7 +72,7 @@ func (s *stage) Get(key []byte) (r engine.Record, ok bool, err error) {
 	if s.table == nil {
 		return r, false, engine.ErrClosed
 	}
-	ok = s.table.get(key, &s.table.hint, &r)
+	ok = s.table.get(key, &r)
 	return r, ok, nil
 }
 

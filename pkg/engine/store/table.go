@@ -12,8 +12,8 @@ import (
 type table struct {
 	name  engine.TableName
 	arena *arena
-	rows  *btree.BTreeG[ref] // tombstones included
-	tombs *btree.BTreeG[ref]
+	rows  *index // tombstones included
+	tombs *btree.BTreeG[tomb]
 	live  int // rows that are not tombstones
 	bytes int // of their keys and rows
 	tail  tail
@@ -21,19 +21,18 @@ type table struct {
 	// of the transaction that writes it
 	owner   uint64 // seq of the root it is being written for
 	start   tail
-	hint    btree.PathHint
 	dropped bool // replaced within the transaction
 }
 
 func newTable(name engine.TableName, s *shapes) *table {
 	a := newArena(s)
-	return &table{name: name, arena: a, rows: a.rowTree(), tombs: a.tombTree()}
+	return &table{name: name, arena: a, rows: newIndex(a), tombs: a.tombTree()}
 }
 
 // write returns a copy of t for the transaction that makes root seq.
 func (t *table) write(seq uint64) *table {
 	return &table{
-		name: t.name, arena: t.arena, rows: t.rows.Copy(), tombs: t.tombs.Copy(), live: t.live, bytes: t.bytes,
+		name: t.name, arena: t.arena, rows: t.rows.share(), tombs: t.tombs.Copy(), live: t.live, bytes: t.bytes,
 		owner: seq, start: t.arena.begin(),
 	}
 }
@@ -42,15 +41,9 @@ func compareTables(a, b engine.TableName) int {
 	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 }
 
-// get fills r with the record at key. A view gives no hint.
-func (t *table) get(key []byte, hint *btree.PathHint, r *engine.Record) bool {
-	var at uint64
-	var ok bool
-	t.arena.seek(key, func(k ref) {
-		var found ref
-		found, ok = t.rows.GetHint(k, hint)
-		at = found.at
-	})
+// get fills r with the record at key.
+func (t *table) get(key []byte, r *engine.Record) bool {
+	at, ok := t.rows.get(key)
 	if ok {
 		t.arena.record(at, r)
 	}
@@ -59,25 +52,20 @@ func (t *table) get(key []byte, hint *btree.PathHint, r *engine.Record) bool {
 
 func (t *table) scan(from []byte, fn func(*engine.Record) bool) {
 	var r engine.Record
-	each := func(x ref) bool {
-		t.arena.record(x.at, &r)
+	t.rows.scan(from, func(at uint64) bool {
+		t.arena.record(at, &r)
 		return fn(&r)
-	}
-	if len(from) == 0 {
-		t.rows.Scan(each)
-		return
-	}
-	t.arena.seek(from, func(k ref) { t.rows.Ascend(k, each) })
+	})
 }
 
 // put writes a record, whatever is there.
 func (t *table) put(r *engine.Record, shape uint32) {
 	at := t.arena.add(r, shape)
-	if old, ok := t.rows.SetHint(ref{prefix(r.Key), at}, &t.hint); ok {
-		t.forget(old.at)
+	if old, ok := t.rows.set(r.Key, at); ok {
+		t.forget(old)
 	}
 	if r.Deleted {
-		t.tombs.Set(ref{uint64(r.Stamp.Time), at})
+		t.tombs.Set(tomb{uint64(r.Stamp.Time), at})
 		return
 	}
 	t.live++
@@ -86,23 +74,21 @@ func (t *table) put(r *engine.Record, shape uint32) {
 
 // newer reports whether a stamp is above the one at key, or there is none.
 func (t *table) newer(key []byte, s engine.Stamp) bool {
-	var r engine.Record
-	return !t.get(key, &t.hint, &r) || s.Compare(r.Stamp) > 0
+	at, ok := t.rows.get(key)
+	return !ok || s.Compare(t.arena.stamp(at)) > 0
 }
 
 func (t *table) remove(key []byte) {
-	t.arena.seek(key, func(k ref) {
-		if old, ok := t.rows.Delete(k); ok {
-			t.forget(old.at)
-		}
-	})
+	if old, ok := t.rows.remove(key); ok {
+		t.forget(old)
+	}
 }
 
-// forget takes a record that the row tree has lost out of the rest.
+// forget takes a record that the index has lost out of the rest.
 func (t *table) forget(at uint64) {
 	e := t.arena.entry(at)
 	if e.deleted {
-		t.tombs.Delete(ref{e.time, at})
+		t.tombs.Delete(tomb{e.time, at})
 	} else {
 		t.live--
 		t.bytes -= len(e.key) + len(e.row)
@@ -114,7 +100,7 @@ func (t *table) forget(at uint64) {
 func (t *table) trim(n int) {
 	for n > 0 && t.tombs.Len() > n {
 		old, _ := t.tombs.PopMin()
-		t.rows.Delete(ref{prefix(t.arena.key(old.at)), old.at})
+		t.rows.remove(t.arena.key(old.at))
 		t.arena.buried = append(t.arena.buried, old.at)
 	}
 }
@@ -123,7 +109,7 @@ func (t *table) trim(n int) {
 // dead, each commit walks moveFloor bytes of the emptiest slabs, and moveRate
 // bytes for each byte it wrote.
 const (
-	deadShare = 3
+	deadShare = 4
 	moveFloor = 64 << 10
 	moveRate  = 4
 )
@@ -163,12 +149,11 @@ func (t *table) move(m *moving, budget int) int {
 	for m.offset < s.n && budget > 0 {
 		at := uint64(m.slab)<<32 | uint64(m.offset)
 		e := a.entry(at)
-		k := ref{prefix(e.key), at}
-		if have, ok := t.rows.GetHint(k, &t.hint); ok && have.at == at {
-			k.at = a.addBytes(s.data[m.offset : m.offset+e.size])
-			t.rows.SetHint(k, &t.hint)
+		if have, ok := t.rows.get(e.key); ok && have == at {
+			to := a.addBytes(s.data[m.offset : m.offset+e.size])
+			t.rows.set(e.key, to)
 			if e.deleted {
-				t.tombs.Set(ref{e.time, k.at})
+				t.tombs.Set(tomb{e.time, to})
 			}
 			s.dead += e.size
 			a.tail.dead += e.size

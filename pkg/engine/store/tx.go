@@ -40,7 +40,7 @@ func (t *tx) table(name engine.TableName) *table {
 }
 
 func (t *tx) own(n *table) {
-	t.root.tables.Set(n)
+	t.root.setTable(n)
 	t.tables = append(t.tables, n)
 }
 
@@ -52,7 +52,7 @@ func (t *tx) Scan(name engine.TableName, from []byte, fn func(*engine.Record) bo
 	if n := t.root.table(name); n != nil {
 		then := &table{arena: n.arena, rows: n.rows}
 		if n.owner == t.root.seq {
-			then.rows = n.rows.Copy()
+			then.rows = n.rows.freeze()
 		}
 		then.scan(from, fn)
 	}
@@ -64,14 +64,14 @@ func (t *tx) PutSchema(log engine.LogID, s *engine.Schema) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	if have, ok := t.root.schemas.Get(shape{log, s}); ok {
-		if have.schema != s && have.schema.Fingerprint() != s.Fingerprint() {
-			return fmt.Errorf("log %s: schema %d is %s already, in another shape than %s now", log, s.ID, have.schema.Table, s.Table)
+	if have := t.root.schema(log, s.ID); have != nil {
+		if have != s && have.Fingerprint() != s.Fingerprint() {
+			return fmt.Errorf("log %s: schema %d is %s already, in another shape than %s now", log, s.ID, have.Table, s.Table)
 		}
-		s = have.schema
+		s = have
 	} else {
 		s = t.m.shapes.at(t.m.lastShape.number(t.m.shapes, log, s)).schema
-		t.root.schemas.Set(shape{log, s})
+		t.root.schemas.Set(item[schemaKey, *engine.Schema]{schemaKey{log, s.ID}, s})
 	}
 	t.note(shape{log, s})
 	return nil
@@ -80,12 +80,12 @@ func (t *tx) PutSchema(log engine.LogID, s *engine.Schema) error {
 // note keeps s as its table's newest schema, unless it is older than the one
 // that is.
 func (t *tx) note(s shape) {
-	have, ok := t.root.newest.Get(s)
-	if ok && (have == s || have.log.Origin == s.log.Origin &&
+	have := t.root.newestSchema(s.schema.Table)
+	if have.schema != nil && (have == s || have.log.Origin == s.log.Origin &&
 		cmp.Or(cmp.Compare(have.log.Epoch, s.log.Epoch), cmp.Compare(have.schema.ID, s.schema.ID)) > 0) {
 		return
 	}
-	t.root.newest.Set(s)
+	t.root.newest.Set(item[engine.TableName, shape]{s.schema.Table, s})
 }
 
 // Put writes a record, whatever is there.
@@ -146,7 +146,7 @@ func (t *tx) SetTruncated(table engine.TableName, s engine.Stamp) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	t.root.truncs.Set(truncate{table, s})
+	t.root.truncs.Set(item[truncKey, engine.Stamp]{truncKey{table, s.Origin}, s})
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (t *tx) journal(id engine.LogID) *journal {
 	if j != nil && j.owner != t.root.seq {
 		t.replace(j)
 		j = j.write(t.root.seq)
-		t.root.logs.Set(j)
+		t.root.setLog(j)
 	}
 	return j
 }
@@ -223,7 +223,7 @@ func (t *tx) ResetLog(log engine.LogID, compare engine.Comparator, head engine.P
 	} else {
 		t.replace(j)
 	}
-	t.root.logs.Set(j)
+	t.root.setLog(j)
 	return nil
 }
 
@@ -232,8 +232,8 @@ func (t *tx) DropLog(log engine.LogID) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	if old, ok := t.root.logs.Delete(&journal{id: log}); ok {
-		t.replace(old)
+	if old, ok := t.root.logs.Delete(item[engine.LogID, *journal]{key: log}); ok {
+		t.replace(old.val)
 	}
 	var gone []engine.Cursor
 	t.root.cursors.Ascend(engine.Cursor{CursorKey: engine.CursorKey{Log: log}}, func(c engine.Cursor) bool {
@@ -309,7 +309,7 @@ func (t *tx) trimLogs() {
 		j := t.root.log(s.id)
 		if j.owner != t.root.seq {
 			j = j.write(t.root.seq)
-			t.root.logs.Set(j)
+			t.root.setLog(j)
 		}
 		j.dropOldest()
 		m.sizes.Set(logSize{j.bytes, s.id})

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"sync"
 	"testing"
@@ -54,7 +55,7 @@ func records(h *harness, log engine.LogID, b *engine.Block) (out []string) {
 		switch {
 		case !r.IsBegin:
 			n++
-			out = append(out, fmt.Sprintf("%s %x %x %s", r.Change.Op, r.Change.Key, r.Change.Row, r.Change.Stamp))
+			out = append(out, changeLine(&r.Change))
 		case b.Part == 0:
 			out = append(out, fmt.Sprintf("begin %s %d %d %d", r.Begin.Position, r.Begin.Major, r.Begin.Time, r.Begin.Changes))
 		}
@@ -64,12 +65,16 @@ func records(h *harness, log engine.LogID, b *engine.Block) (out []string) {
 	return out
 }
 
+func changeLine(c *engine.Change) string {
+	return fmt.Sprintf("%s %x %d:%x %s", c.Op, c.Key, len(c.Row), crc32.ChecksumIEEE(c.Row), c.Stamp)
+}
+
 // script is a log's transactions as records lists them, by transaction.
 func script(h *harness, log engine.LogID, txs []*engine.Transaction) (out [][]string) {
 	for _, t := range txs {
 		one := []string{fmt.Sprintf("begin %s %d %d %d", t.Position, t.Major, t.Time, len(t.Changes))}
 		for _, c := range t.Changes {
-			one = append(one, fmt.Sprintf("%s %x %x %s", c.Op, c.Key, c.Row, c.Stamp))
+			one = append(one, changeLine(&c))
 		}
 		out = append(out, one)
 	}
