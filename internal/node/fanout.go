@@ -11,12 +11,13 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+	"github.com/tributary-dev/tributary/pkg/sources/fanout"
 )
 
 // upstream is a fan-out source with its wiring.
 type upstream struct {
 	name   string
-	source *client.Source
+	source *fanout.Source
 
 	mu     sync.Mutex
 	wired  []nodeconfig.Candidate
@@ -32,11 +33,15 @@ func (n *node) fanoutSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	for _, t := range f.Tables {
 		tables = append(tables, engine.TableName{Schema: t.Schema, Name: t.Name})
 	}
-	src, err := client.NewSource(client.Config{
-		NodeID: n.cfg.Node.ID, Name: s.Name, Tables: tables, Buffer: int64(f.PauseBuffer.MaxBytes),
-		Edges: &n.edges, Software: "tributary " + version.String(), Logger: n.log,
-		Compare: engine.Comparators[f.Comparator],
-	}, engine.Ordering(f.Ordering))
+	src, err := fanout.New(n.cfg.Node.ID, s.Name, nil,
+		fanout.WithTables(tables...),
+		fanout.WithBuffer(int64(f.PauseBuffer.MaxBytes)),
+		fanout.WithPositionComparator(engine.Comparators[f.Comparator]),
+		fanout.WithOrderingGuarantee(engine.Ordering(f.Ordering)),
+		fanout.WithEdges(&n.edges),
+		fanout.WithLogger(n.log),
+		fanout.WithSoftware("tributary "+version.String()),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +56,8 @@ func (n *node) provider(origin string) string { return n.edges.Provider(origin) 
 func (u *upstream) rewire(w *nodeconfig.WiredSource) {
 	var addresses []string
 	for _, c := range w.Candidates {
-		if c.Eligible && !slices.Contains(addresses, c.Address) {
-			addresses = append(addresses, c.Address)
+		if a := hostPort(c.Address); c.Eligible && !slices.Contains(addresses, a) {
+			addresses = append(addresses, a)
 		}
 	}
 	failback := client.FailbackPreferred
@@ -68,6 +73,10 @@ func (u *upstream) rewire(w *nodeconfig.WiredSource) {
 	})
 }
 
+// hostPort is a gRPC target as host:port; the reader itself looks up all that
+// the host resolves to.
+func hostPort(target string) string { return strings.TrimPrefix(target, "dns:///") }
+
 // status fills in what a fan-out source adds to a source's status.
 func (u *upstream) status(d *nodeconfig.SourceStatus) {
 	st := u.source.Status()
@@ -79,7 +88,7 @@ func (u *upstream) status(d *nodeconfig.SourceStatus) {
 		failed[c.Address] = c.Error
 	}
 	for _, c := range u.wired {
-		msg, known := failed[c.Address]
+		msg, known := failed[hostPort(c.Address)]
 		d.Candidates = append(d.Candidates, nodeconfig.CandidateStatus{
 			ID: c.ID, Address: c.Address, Eligible: c.Eligible, Healthy: known && msg == "", Message: msg,
 		})
@@ -87,7 +96,7 @@ func (u *upstream) status(d *nodeconfig.SourceStatus) {
 	if st.Upstream == "" {
 		return
 	}
-	i := slices.IndexFunc(u.wired, func(c nodeconfig.Candidate) bool { return c.Address == st.Upstream })
+	i := slices.IndexFunc(u.wired, func(c nodeconfig.Candidate) bool { return hostPort(c.Address) == st.Upstream })
 	id := st.Peer
 	if i >= 0 {
 		id = u.wired[i].ID

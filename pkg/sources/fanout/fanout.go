@@ -12,6 +12,7 @@ package fanout
 
 import (
 	"context"
+	"log/slog"
 
 	"google.golang.org/grpc/credentials"
 
@@ -65,6 +66,9 @@ func WithEdges(e *client.Edges) Option { return func(o *options) { o.Edges = e }
 
 // WithSoftware names the software to the upstream, for people.
 func WithSoftware(s string) Option { return func(o *options) { o.Software = s } }
+
+// WithLogger sets where the source logs; by default slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.Logger = l } }
 
 // WithResolver replaces the look-up of an address's instances in DNS.
 func WithResolver(f func(ctx context.Context, address string) ([]string, error)) Option {
