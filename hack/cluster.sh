@@ -43,8 +43,11 @@ D
 }
 
 up_yours() {
+  local archive
   kubectl version >/dev/null || die "the cluster of E2E_KUBECONFIG=$E2E_KUBECONFIG does not answer"
-  [ -z "${E2E_IMAGE_LOAD:-}" ] || load_yours "$("$LC" images postgres)"
+  [ -n "${E2E_IMAGE_LOAD:-}" ] || return 0
+  archive=$("$LC" images postgres)
+  load_yours "$archive"
 }
 load_yours() {
   [ -n "${E2E_IMAGE_LOAD:-}" ] || die "set E2E_IMAGE_LOAD to a command that brings an image archive to your cluster"
@@ -65,8 +68,10 @@ up_kind() {
 load_kind() { for archive in "$@"; do kind load image-archive --name tributary "$archive"; done; }
 
 up_local() {
+  local archive
   "$LC" status >/dev/null 2>&1 || "$LC" start "$1" >/dev/null
-  "$LC" load "$("$LC" images postgres)"
+  archive=$("$LC" images postgres)
+  "$LC" load "$archive"
 }
 
 dump() {

@@ -4,6 +4,8 @@
 # Nothing is written into the source tree but bin/ and dist/: what is expensive to make is kept in
 # $CACHE under a hash of what it is made from, and made only when it is missing.
 
+shopt -s inherit_errexit # a command that fails in $(...) ends the script too
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/tributary
 
