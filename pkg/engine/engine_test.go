@@ -479,7 +479,7 @@ func TestRunEnds(t *testing.T) { // not parallel: it looks for goroutines left b
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-			w := &watched{Store: store.NewMemory(store.MemoryOptions{}), before: func() error { return nil }}
+			w := &watched{Store: store.NewMemory(store.MemoryOptions{})}
 			e := nodeOver("n", w)
 			tt.setup(t, e, w)
 			ctx, cancel := context.WithCancelCause(context.Background())

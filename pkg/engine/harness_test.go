@@ -436,7 +436,8 @@ func nodeOver(id string, st engine.Store) *engine.Engine {
 // watched is a store whose commits a test can look into, hold up and fail.
 type watched struct {
 	engine.Store
-	before func() error // called in Commit, before anything is committed
+	before func() error // nil, or called in Commit before anything is committed
+	after  func()       // nil, or called in Commit after it
 }
 
 func (w *watched) Begin(ctx context.Context) (engine.Tx, error) {
@@ -450,11 +451,17 @@ type watchedTx struct {
 }
 
 func (t *watchedTx) Commit() error {
-	if err := t.w.before(); err != nil {
-		t.Rollback()
-		return err
+	if t.w.before != nil {
+		if err := t.w.before(); err != nil {
+			t.Rollback()
+			return err
+		}
 	}
-	return t.Tx.Commit()
+	err := t.Tx.Commit()
+	if t.w.after != nil {
+		t.w.after()
+	}
+	return err
 }
 
 // start runs an engine until stop is called, or the test ends.

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/store"
 )
 
 // agrees checks that a view's state, log and cursor say the same, and that
@@ -62,7 +63,16 @@ func TestReadersSeeWholeCommits(t *testing.T) {
 		work := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) []op { return drawOps(t, true) }), 10, 30).Draw(t, "work")
 		src := &dbSource{db: db, batch: rapid.IntRange(1, 4).Draw(t, "batch")}
 		maxBytes := rapid.SampledFrom([]int{1, 100, 1 << 20}).Draw(t, "maxBytes")
-		e := node("n")
+		w := &watched{Store: store.NewMemory(store.MemoryOptions{})}
+		e := nodeOver("n", w)
+		var after error // the first commit after which something did not agree
+		w.after = func() {
+			v := w.View()
+			defer v.Close()
+			if logs := v.Logs(); after == nil {
+				after = agrees(v, logs[0].ID, db)
+			}
+		}
 		e.AddSource("db", src, engine.Keep{})
 		stop := start(t, e)
 		await(t, e, "the baseline", func(v engine.View) bool { return len(v.Logs()) == 1 })
@@ -107,6 +117,9 @@ func TestReadersSeeWholeCommits(t *testing.T) {
 			}
 		}
 		stop()
+		if after != nil {
+			t.Error(after)
+		}
 		if _, head := db.head(); reader.at != head {
 			t.Errorf("a reader of the log came to %s, and the database to %s", reader.at, head)
 		}
