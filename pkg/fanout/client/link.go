@@ -118,7 +118,7 @@ func (r *Reader) dial(ctx context.Context, address, instance string) (*link, err
 	var acts []session.Action
 	l.machine, acts = session.NewReader(session.ReaderConfig{
 		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Tables: r.cfg.Tables, Compare: r.cfg.Compare,
-		UnhealthyAfter: r.selector.policy.UnhealthyAfter, Window: minWindow, Upward: upward,
+		UnhealthyAfter: r.selector.policy.UnhealthyAfter, Window: minWindow, Upward: upward, Places: r.places,
 	}, r.cfg.Now())
 	l.perform(acts)
 	r.mu.Unlock()

@@ -293,7 +293,7 @@ func (r *Reader) share(l *link) {
 // activate starts reading over a link; mu is held.
 func (r *Reader) activate(l *link) {
 	r.share(l)
-	l.perform(l.machine.Activate(r.cfg.Now(), r.places))
+	l.perform(l.machine.Activate(r.cfg.Now()))
 	for _, a := range r.acked {
 		l.machine.Ack(a.cursor.CursorKey, a.cursor.Position, a.durable)
 	}

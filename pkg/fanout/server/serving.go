@@ -18,7 +18,6 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
-
 // serving drives one session.
 type serving struct {
 	srv     *Server

@@ -28,6 +28,9 @@ type ReaderConfig struct {
 	Window int64
 	// Upward are the ids of the nodes above this one through its other edges.
 	Upward []string
+	// Places are where the reader is. The machine keeps them up to date once it is
+	// activated.
+	Places Places
 	// NoSnapshot refuses to be caught up by a snapshot.
 	NoSnapshot bool
 }
@@ -145,7 +148,10 @@ const (
 // NewReader returns a Reader for a session that starts now, and its Hello.
 func NewReader(cfg ReaderConfig, now time.Time) (*Reader, []Action) {
 	cfg.Limits = cfg.Limits.withDefaults()
-	r := &Reader{cfg: cfg, started: now, heard: now, limit: cfg.Window, offers: map[engine.LogID]*Offer{}, channels: map[uint32]*incoming{}, places: Places{}}
+	r := &Reader{cfg: cfg, started: now, heard: now, limit: cfg.Window, offers: map[engine.LogID]*Offer{}, channels: map[uint32]*incoming{}, places: cfg.Places}
+	if r.places == nil {
+		r.places = Places{}
+	}
 	r.send(r.hello(nil))
 	return r, r.take()
 }
@@ -240,13 +246,12 @@ func (r *Reader) key(log engine.LogID) engine.CursorKey {
 	return engine.CursorKey{Log: log, Scope: wire.ScopeOf(r.cfg.Tables)}
 }
 
-// Activate starts reading: what is offered is subscribed to, from places. The
-// places are kept up to date until the session ends.
-func (r *Reader) Activate(now time.Time, places Places) []Action {
+// Activate starts reading: what is offered is subscribed to.
+func (r *Reader) Activate(now time.Time) []Action {
 	if r.closed || r.active {
 		return nil
 	}
-	r.active, r.places = true, places
+	r.active = true
 	if r.peer != "" {
 		r.tellHeld()
 	}

@@ -1,0 +1,493 @@
+package session_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wire"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// The transcripts in testdata are conversations between a Writer and a Reader
+// over a toy node. The commands:
+//
+//	node id=a [provider=x]          the node that serves
+//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n]
+//	                                a log of it, empty but for a baseline at oldest
+//	append log=.. at=(p1,p2) [size=n] [parts=n] [table=t]
+//	                                transactions of one change each, a block each
+//	trim log=.. to=..               the log's older entries go
+//	drop log=.. | replace log=.. by=..
+//	session [reader=b] [tables=(t)] [window=n] [nosnapshot] [upward=(x)] [places]
+//	                                a new session; the reader keeps its places
+//	activate                        the reader subscribes
+//	talk                            deliver frames until both are quiet
+//	pull [n=1]                      the writer reads n times from its node
+//	applied log=.. bytes=n | ack log=.. at=.. [durable] | window bytes=n
+//	pass time=1s                    time passes for both
+//	drain
+//	to-writer, to-reader            a frame in prototext, or (raw) bytes in hex
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &stage{now: time.Unix(1000, 0), places: session.Places{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.out.Reset()
+			s.run(t, d)
+			if s.out.Len() == 0 {
+				return "ok\n"
+			}
+			return s.out.String()
+		})
+	})
+}
+
+type toyLog struct {
+	served session.Served
+	blocks []*engine.Block
+	rows   []engine.Record
+}
+
+type stage struct {
+	out    strings.Builder
+	now    time.Time
+	id     string
+	picked string // provider of every origin
+	logs   []*toyLog
+	w      *session.Writer
+	r      *session.Reader
+	toW    []*wirepb.Frame
+	toR    []*wirepb.Frame
+	places session.Places
+	begun  map[uint32]int // frames of a snapshot given
+}
+
+func logOf(s string) engine.LogID {
+	o, e, _ := strings.Cut(s, "@")
+	n, _ := strconv.ParseUint(e, 10, 64)
+	return engine.LogID{Origin: o, Epoch: engine.Epoch(n)}
+}
+
+func arg(d *datadriven.TestData, key, otherwise string) string {
+	if v := list(d, key); len(v) > 0 {
+		return v[0]
+	}
+	return otherwise
+}
+
+func list(d *datadriven.TestData, key string) []string {
+	for _, a := range d.CmdArgs {
+		if a.Key == key {
+			return a.Vals
+		}
+	}
+	return nil
+}
+
+func number(d *datadriven.TestData, key string, otherwise int) int {
+	n, err := strconv.Atoi(arg(d, key, strconv.Itoa(otherwise)))
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func tablesOf(names []string) []engine.TableName {
+	var ts []engine.TableName
+	for _, n := range names {
+		ts = append(ts, engine.TableName{Schema: "public", Name: n})
+	}
+	return ts
+}
+
+func (s *stage) find(log engine.LogID) *toyLog {
+	for _, l := range s.logs {
+		if l.served.Log == log {
+			return l
+		}
+	}
+	panic("no log " + log.String())
+}
+
+func (s *stage) run(t *testing.T, d *datadriven.TestData) {
+	switch d.Cmd {
+	case "node":
+		s.id, s.picked, s.logs = arg(d, "id", "a"), arg(d, "provider", ""), nil
+	case "log":
+		l := &toyLog{}
+		l.served = session.Served{Compare: engine.CompareLSN}
+		l.served.Log = logOf(arg(d, "name", ""))
+		l.served.Path = list(d, "path")
+		if l.served.Path == nil {
+			l.served.Path = []string{s.id}
+		}
+		names := list(d, "tables")
+		if names == nil {
+			names = []string{"t"}
+		}
+		l.served.Tables = tablesOf(names)
+		for i, n := range l.served.Tables {
+			l.served.Schemas = append(l.served.Schemas, &engine.Schema{ID: uint32(i + 1), Table: n, ReplicaIdentity: 'd', Columns: []engine.Column{{Name: "id", Number: 1, TypeOID: 25, Key: true}}})
+		}
+		l.served.Oldest = engine.Position(arg(d, "oldest", "0/10"))
+		l.served.Head, l.served.Time = l.served.Oldest, 100
+		for i := range number(d, "rows", 0) {
+			sc := l.served.Schemas[0]
+			k := fmt.Sprint("row", i)
+			l.rows = append(l.rows, engine.Record{
+				Schema: sc, Key: engine.AppendKeyValue(nil, k), Row: engine.AppendValue(engine.AppendRowHeader(nil, 1, 1), k),
+				Stamp: engine.Stamp{Time: 100, Origin: l.served.Log.Origin, Epoch: l.served.Log.Epoch, Version: engine.Version{Major: 16}},
+			})
+		}
+		s.logs = append(s.logs, l)
+		slices.SortFunc(s.logs, func(a, b *toyLog) int {
+			return cmp.Or(cmp.Compare(a.served.Log.Origin, b.served.Log.Origin), cmp.Compare(a.served.Log.Epoch, b.served.Log.Epoch))
+		})
+	case "append":
+		s.append(d)
+	case "trim":
+		l, to := s.find(logOf(arg(d, "log", ""))), engine.Position(arg(d, "to", ""))
+		l.blocks = slices.DeleteFunc(l.blocks, func(b *engine.Block) bool { return engine.CompareLSN(b.Position, to) <= 0 })
+		l.served.Oldest = to
+	case "drop":
+		log := logOf(arg(d, "log", ""))
+		s.logs = slices.DeleteFunc(s.logs, func(l *toyLog) bool { return l.served.Log == log })
+	case "replace":
+		l := s.find(logOf(arg(d, "log", "")))
+		l.served.Log, l.blocks = logOf(arg(d, "by", "")), nil
+		l.served.Oldest, l.served.Head = "0/10", "0/10"
+	case "session":
+		s.session(d)
+	case "activate":
+		s.actions(s.r.Activate(s.now))
+	case "talk":
+		s.talk()
+	case "pull":
+		for range number(d, "n", 1) {
+			s.pull()
+		}
+	case "applied":
+		s.actions(s.r.Applied(logOf(arg(d, "log", "")), int64(number(d, "bytes", 0))))
+	case "window":
+		s.actions(s.r.SetWindow(int64(number(d, "bytes", 0))))
+	case "ack":
+		s.r.Ack(engine.CursorKey{Log: logOf(arg(d, "log", ""))}, engine.Position(arg(d, "at", "")), d.HasArg("durable"))
+	case "rewind":
+		s.actions(s.r.Rewind(s.now, logOf(arg(d, "log", "")), engine.Position(arg(d, "to", "")), 0))
+	case "pass":
+		dt, err := time.ParseDuration(arg(d, "time", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now = s.now.Add(dt)
+		s.outputs(s.w.Tick(s.now))
+		if s.r != nil {
+			s.actions(s.r.Tick(s.now))
+		}
+	case "drain":
+		s.outputs(s.w.Drain(30 * time.Second))
+	case "to-writer", "to-reader":
+		f := &wirepb.Frame{}
+		if err := prototext.Unmarshal([]byte(d.Input), f); err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		if d.Cmd == "to-writer" {
+			s.outputs(s.w.Frame(f))
+		} else {
+			s.actions(s.r.Frame(s.now, f))
+		}
+	default:
+		d.Fatalf(t, "unknown command %s", d.Cmd)
+	}
+	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace") {
+		s.outputs(s.w.Serve(s.serve()))
+	}
+}
+
+func (s *stage) serve() []session.Served {
+	var all []session.Served
+	for _, l := range s.logs {
+		all = append(all, l.served)
+	}
+	return all
+}
+
+func (s *stage) append(d *datadriven.TestData) {
+	l := s.find(logOf(arg(d, "log", "")))
+	sc := l.served.Schemas[0]
+	for _, x := range l.served.Schemas {
+		if x.Table.Name == arg(d, "table", "t") {
+			sc = x
+		}
+	}
+	for _, at := range list(d, "at") {
+		lsn, err := engine.ParseLSN(engine.Position(at))
+		if err != nil {
+			panic(err)
+		}
+		tx := engine.Transaction{Position: engine.Position(at), Time: l.served.Time + 1, Major: uint64(lsn)}
+		for i := range number(d, "parts", 1) {
+			k := fmt.Sprint(at, ".", i)
+			row := engine.AppendValue(engine.AppendRowHeader(nil, sc.ID, 1), strings.Repeat("x", number(d, "size", 1)))
+			tx.Changes = append(tx.Changes, engine.Change{
+				Op: engine.OpPut, Schema: sc, Key: engine.AppendKeyValue(nil, k), Row: row,
+				Stamp: engine.Stamp{Time: tx.Time, Origin: l.served.Log.Origin, Epoch: l.served.Log.Epoch, Version: engine.Version{Major: uint64(lsn), Minor: uint32(i + 1)}},
+			})
+		}
+		b := engine.NewBlockBuilder(l.served.Log, l.served.Head)
+		b.Add(&tx)
+		l.blocks = append(l.blocks, b.Blocks()...)
+		l.served.Head, l.served.Time = tx.Position, tx.Time
+	}
+}
+
+func (s *stage) session(d *datadriven.TestData) {
+	s.toR, s.toW, s.begun = nil, nil, map[uint32]int{}
+	if s.r != nil {
+		s.actions(s.r.End())
+	}
+	s.w = session.NewWriter(session.WriterConfig{
+		NodeID: s.id, Software: "toy",
+		Held: func(node string) (e engine.Epoch, t engine.Time) {
+			for _, l := range s.logs {
+				if strings.HasPrefix(l.served.Log.Origin, node+"#") {
+					e, t = max(e, l.served.Log.Epoch), max(t, l.served.Time)
+				}
+			}
+			return e, t
+		},
+		Provider: func(string) string { return s.picked },
+		Limits:   session.Limits{MaxChannels: 3, MaxFrame: 1 << 20},
+	}, s.now)
+	s.outputs(s.w.Serve(s.serve()))
+	var acts []session.Action
+	s.r, acts = session.NewReader(session.ReaderConfig{
+		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Tables: tablesOf(list(d, "tables")), Compare: engine.CompareLSN,
+		UnhealthyAfter: 5 * time.Second, Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
+		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places,
+	}, s.now)
+	s.actions(acts)
+}
+
+func (s *stage) talk() {
+	for len(s.toW)+len(s.toR) > 0 {
+		w, r := s.toW, s.toR
+		s.toW, s.toR = nil, nil
+		for _, f := range w {
+			s.outputs(s.w.Frame(f))
+		}
+		for _, f := range r {
+			s.actions(s.r.Frame(s.now, f))
+		}
+	}
+}
+
+func (s *stage) pull() {
+	work, ok := s.w.Next()
+	if !ok {
+		fmt.Fprintln(&s.out, "nothing to pull")
+		return
+	}
+	if work.Snapshot {
+		l := s.find(work.Log)
+		fmt.Fprintf(&s.out, "pull channel %d: snapshot, %d bytes\n", work.Channel, work.MaxSize)
+		n := s.begun[work.Channel]
+		s.begun[work.Channel]++
+		switch {
+		case n == 0:
+			s.outputs(s.w.SnapshotBegin(work.Channel, session.Baseline{At: l.served.Head, Time: l.served.Time, Schemas: l.served.Schemas, Rows: len(l.rows)}))
+		case n <= len(l.rows):
+			var enc engine.RecordEncoder
+			enc.Append(&l.rows[n-1])
+			s.outputs(s.w.SnapshotRows(work.Channel, 0, 1, enc.Take()))
+		default:
+			s.outputs(s.w.SnapshotEnd(work.Channel))
+			delete(s.begun, work.Channel)
+		}
+		return
+	}
+	fmt.Fprintf(&s.out, "pull channel %d: after %s part %d, %d bytes\n", work.Channel, work.After, work.Part, work.MaxSize)
+	l := s.find(work.Log)
+	if engine.CompareLSN(work.After, l.served.Oldest) < 0 {
+		s.outputs(s.w.Read(work.Channel, nil, engine.ErrGap))
+		return
+	}
+	schema := func(_ engine.LogID, id uint32) *engine.Schema { return l.served.Schemas[id-1] }
+	var pieces []session.Piece
+	size := 0
+	for _, b := range l.blocks {
+		if engine.CompareLSN(b.Position, work.After) <= 0 || (b.Prev == work.After && b.Part < work.Part) {
+			continue
+		}
+		if size += len(b.Payload); size > work.MaxSize && len(pieces) > 0 {
+			break
+		}
+		p := session.Piece{Block: b, Through: b.Position, Time: b.Time}
+		if work.Tables != nil {
+			var err error
+			if p.Block, err = b.Narrow(work.Log, schema, func(sc *engine.Schema) bool { return slices.Contains(work.Tables, sc.Table) }); err != nil {
+				panic(err)
+			}
+		}
+		pieces = append(pieces, p)
+	}
+	s.outputs(s.w.Read(work.Channel, pieces, nil))
+}
+
+// outputs carries out what the writer wants: frames go to the reader.
+func (s *stage) outputs(out []session.Output) {
+	for _, o := range out {
+		switch {
+		case o.Frame != nil:
+			s.sent("writer", o.Frame)
+			s.toR = append(s.toR, o.Frame)
+		case o.Shared != nil:
+			f := overWire(o.Shared)
+			s.sent("writer", f)
+			s.toR = append(s.toR, f)
+		case o.Acked != nil:
+			fmt.Fprintf(&s.out, "  writer: acked %s %s at %s durable=%t\n", o.Acked.Reader, o.Acked.Key.Log, o.Acked.At, o.Acked.Durable)
+		case o.Witness != nil:
+			fmt.Fprintf(&s.out, "  writer: peer %s holds epoch %d, time %d of this node\n", o.Witness.Peer, o.Witness.Epoch, o.Witness.Time)
+		case o.Abandon != 0:
+			fmt.Fprintf(&s.out, "  writer: abandons the snapshot of channel %d\n", o.Abandon)
+			delete(s.begun, o.Abandon)
+		case o.Close != nil:
+			fmt.Fprintf(&s.out, "  writer: CLOSED %s\n", closing(o.Close))
+		}
+	}
+}
+
+func (s *stage) actions(acts []session.Action) {
+	for _, a := range acts {
+		switch {
+		case a.Frame != nil:
+			s.sent("reader", a.Frame)
+			s.toW = append(s.toW, a.Frame)
+		case a.Deliver != nil:
+			s.delivered(a.Deliver)
+		case a.Head != nil:
+			fmt.Fprintf(&s.out, "  reader: head of %s is %s\n", a.Head.Log, a.Head.Position)
+		case a.GoAway != nil:
+			fmt.Fprintf(&s.out, "  reader: is to go within %s: %s\n", a.GoAway.Within, a.GoAway.Message)
+		case a.Offers:
+			for _, o := range s.r.Offers() {
+				if o.Refused != nil {
+					fmt.Fprintf(&s.out, "  reader: refuses %s (%s): %s\n", o.Log, o.Refused.Code, o.Refused.Reason)
+				}
+			}
+		case a.Close != nil:
+			fmt.Fprintf(&s.out, "  reader: CLOSED %s\n", closing(a.Close))
+		}
+	}
+}
+
+func closing(err error) string {
+	var e *session.Error
+	if errors.As(err, &e) {
+		return fmt.Sprintf("%s: %v", strings.TrimPrefix(e.Code.String(), "ERROR_CODE_"), err)
+	}
+	return err.Error()
+}
+
+func (s *stage) delivered(d *session.Delivery) {
+	fmt.Fprintf(&s.out, "  reader: delivers %s of %s", d.Kind, d.Key.Log)
+	switch d.Kind {
+	case session.DeliverCarry:
+		fmt.Fprintf(&s.out, " path=%v tables=%v", d.Path, d.Tables)
+	case session.DeliverBaseline:
+		fmt.Fprintf(&s.out, " at %s tables=%v schemas=%d reason=%q", d.Spec.At, d.Spec.Tables, len(d.Spec.Schemas), d.Spec.Reason)
+	case session.DeliverRows:
+		rs, err := engine.DecodeRecords(nil, d.Table, d.Payload, d.Schemas.Schema)
+		fmt.Fprintf(&s.out, " %d of %s err=%v", len(rs), d.Table, err)
+	case session.DeliverBlock:
+		err := d.Block.Index(d.Key.Log, d.Schemas.Schema)
+		fmt.Fprintf(&s.out, " %s→%s part=%d last=%t changes=%d schemas=%d err=%v", d.Block.Prev, d.Block.Position, d.Block.Part, d.Block.Last, d.Block.Changes, len(d.Block.Schemas), err)
+	case session.DeliverProgress:
+		fmt.Fprintf(&s.out, " %s→%s", d.Prev, d.Through)
+	}
+	fmt.Fprintln(&s.out)
+}
+
+func (s *stage) sent(who string, f *wirepb.Frame) {
+	fmt.Fprintf(&s.out, "%s: ", who)
+	if f.GetKind() == nil {
+		fmt.Fprintln(&s.out, "(unknown)")
+		return
+	}
+	m := f.ProtoReflect()
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		fmt.Fprintf(&s.out, "%s%s\n", fd.Message().Name(), text(v.Message()))
+		return true
+	})
+}
+
+// text prints a message in the order of its fields, payloads by their size.
+func text(m protoreflect.Message) string {
+	switch x := m.Interface().(type) {
+	case *wirepb.LogID:
+		return fmt.Sprintf("%s@%d", x.GetOrigin(), x.GetEpoch())
+	case *wirepb.TableName:
+		return x.GetName()
+	case *wirepb.Cursor:
+		return x.GetPosition()
+	case *wirepb.Schema:
+		return fmt.Sprintf("%d:%s", x.GetId(), x.GetTable().GetName())
+	}
+	var parts []string
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !m.Has(fd) || fd.Name() == "software" || fd.Name() == "capabilities" {
+			continue
+		}
+		one := func(v protoreflect.Value) string {
+			switch fd.Kind() {
+			case protoreflect.MessageKind:
+				return text(v.Message())
+			case protoreflect.BytesKind:
+				return fmt.Sprintf("%dB", len(v.Bytes()))
+			case protoreflect.EnumKind:
+				return string(fd.Enum().Values().ByNumber(v.Enum()).Name())
+			}
+			return v.String()
+		}
+		v := m.Get(fd)
+		if fd.IsList() {
+			var vs []string
+			for j := range v.List().Len() {
+				vs = append(vs, one(v.List().Get(j)))
+			}
+			parts = append(parts, fmt.Sprintf("%s=[%s]", fd.Name(), strings.Join(vs, " ")))
+		} else {
+			parts = append(parts, fmt.Sprintf("%s=%s", fd.Name(), one(v)))
+		}
+	}
+	return "{" + strings.Join(parts, " ") + "}"
+}
+
+// overWire takes a shared frame through the codec.
+func overWire(s *wire.Shared) *wirepb.Frame {
+	data, err := wire.NewCodec().Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	f := &wirepb.Frame{}
+	if err := proto.Unmarshal(data.Materialize(), f); err != nil {
+		panic(err)
+	}
+	return f
+}
