@@ -1,0 +1,170 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tributary-dev/tributary/api/v1alpha1"
+	"github.com/tributary-dev/tributary/controllers/topology"
+	"github.com/tributary-dev/tributary/controllers/workload"
+)
+
+// nodeReconciler puts the plans of nodes in place and writes their status.
+type nodeReconciler struct {
+	client.Client
+	applier  applier
+	board    *board
+	recorder events.EventRecorder
+	options  workload.Options
+
+	mu      sync.Mutex
+	written map[topology.Key]time.Time // when status was last written
+}
+
+const (
+	// lagEvery is how often status is written for nothing but lag.
+	lagEvery = 30 * time.Second
+	// conflictRecheck is how soon an object that is in the way is looked at
+	// again; no watch tells.
+	conflictRecheck = 30 * time.Second
+)
+
+func (r *nodeReconciler) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("replicationnode").
+		For(&v1alpha1.ReplicationNode{}).
+		Owns(&appsv1.Deployment{}).Owns(&appsv1.StatefulSet{}).
+		Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).
+		Owns(&policyv1.PodDisruptionBudget{}).Owns(&networkingv1.NetworkPolicy{}).
+		WatchesRawSource(r.board.nodes.source()).
+		Complete(r)
+}
+
+// Reconcile brings one node to its plan.
+func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var node v1alpha1.ReplicationNode
+	if err := r.Get(ctx, req.NamespacedName, &node); err != nil {
+		r.forget(req.NamespacedName)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if node.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil // what it owns goes with it, and pods drain
+	}
+	plan, seen := r.board.node(req.NamespacedName)
+	if plan == nil || plan.UID != node.UID || plan.Generation != node.Generation {
+		return reconcile.Result{}, nil // the planner wakes this again
+	}
+	f := &facts{node: &node, plan: plan, observed: seen}
+	if err := r.apply(ctx, f); err != nil {
+		return reconcile.Result{}, err
+	}
+	var err error
+	if f.running, err = look(ctx, r.Client, &node); err != nil {
+		return reconcile.Result{}, err
+	}
+	if node.Spec.Suspend {
+		if err := r.applier.stop(ctx, &node, f.running); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return r.write(ctx, f)
+}
+
+// apply puts as much of the plan in place as it says. What a person must mend
+// becomes a fact, not an error.
+func (r *nodeReconciler) apply(ctx context.Context, f *facts) error {
+	if f.plan.Action == topology.Hold {
+		return nil
+	}
+	if f.plan.Action == topology.Rewire {
+		wiring, err := workload.BuildWiring(f.node, f.plan)
+		if err != nil {
+			return err
+		}
+		return f.settle(r.applier.ensure(ctx, f.node, wiring))
+	}
+	objects, err := workload.Build(f.node, f.plan, r.options)
+	if err != nil {
+		return err
+	}
+	f.objects = objects
+	for _, o := range objects.List {
+		if err := f.settle(r.applier.ensure(ctx, f.node, o)); err != nil || f.conflict != "" || f.invalid != "" {
+			return err
+		}
+	}
+	return r.applier.removeOther(ctx, f.node, f.plan.SlotHolder)
+}
+
+// settle keeps an error that a person must mend as a fact and returns any other.
+func (f *facts) settle(err error) error {
+	switch {
+	case errors.Is(err, errNotOurs):
+		f.conflict = fmt.Sprintf("%s%s: rename the node, or delete the object.", "T", err.Error()[1:])
+	case apierrors.IsInvalid(err):
+		f.invalid = fmt.Sprintf("The API refuses what the spec asks for: %v", err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// write writes status if it has changed; if nothing but lag has, at most every
+// lagEvery.
+func (r *nodeReconciler) write(ctx context.Context, f *facts) (result reconcile.Result, err error) {
+	if f.conflict != "" {
+		result.RequeueAfter = conflictRecheck
+	}
+	status, now := f.status(), time.Now()
+	if sameStatus(status, f.node.Status) {
+		return result, nil
+	}
+	key := client.ObjectKeyFromObject(f.node)
+	if wait := lagEvery - now.Sub(r.lastWrite(key)); wait > 0 && sameStatus(withoutLag(status), withoutLag(f.node.Status)) {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if err := applyStatus(ctx, r.Client, "ReplicationNode", f.node, &status); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.mu.Lock()
+	r.written[key] = now
+	r.mu.Unlock()
+	tell(r.recorder, f.node, f.node.Status.Conditions, status.Conditions)
+	if was := f.node.Status.Parent; was != "" && status.Parent != "" && was != status.Parent {
+		r.recorder.Eventf(f.node, nil, corev1.EventTypeNormal, "ParentChanged", "Reparent", "Reads from %s instead of %s.", status.Parent, was)
+	}
+	return result, nil
+}
+
+func withoutLag(s v1alpha1.ReplicationNodeStatus) v1alpha1.ReplicationNodeStatus {
+	s = *s.DeepCopy()
+	s.Lag = ""
+	for i := range s.Origins {
+		s.Origins[i].Lag = ""
+	}
+	return s
+}
+
+func (r *nodeReconciler) lastWrite(k topology.Key) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.written[k]
+}
+
+func (r *nodeReconciler) forget(k topology.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.written, k)
+}

@@ -1,0 +1,177 @@
+package controllers
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tributary-dev/tributary/api/v1alpha1"
+	"github.com/tributary-dev/tributary/controllers/topology"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+// observed is what the pods of a node say, put together and reduced to what
+// status shows, so that it is equal as long as status need not change.
+type observed struct {
+	pods        int
+	sources     []observedSource
+	origins     []v1alpha1.OriginStatus
+	lag         string
+	lagging     bool
+	rebaselines int64
+	loop        string // path of a log that came back, written out
+}
+
+type observedSource struct {
+	name, kind, state string
+	reason, message   string
+	parent            *v1alpha1.ParentStatus
+	well              map[string]bool // candidates by id
+}
+
+// parents is which node each source reads from.
+func (o *observed) parents() map[string]topology.Key {
+	if o == nil {
+		return nil
+	}
+	out := map[string]topology.Key{}
+	for _, s := range o.sources {
+		if s.parent != nil {
+			if k, ok := topology.ParseID(s.parent.ID); ok {
+				out[s.name] = k
+			}
+		}
+	}
+	return out
+}
+
+const maxOrigins = 16
+
+// observe puts together what the pods of one node say, in the order of their
+// names: of each source the worst, of each origin the largest lag.
+func observe(docs []*nodeconfig.Statusz) *observed {
+	o := &observed{pods: len(docs)}
+	var worst time.Duration
+	origins := map[string]*v1alpha1.OriginStatus{}
+	lags := map[string]time.Duration{}
+	for _, d := range docs {
+		o.rebaselines += d.Rebaselines
+		for _, s := range d.Sources {
+			o.addSource(s)
+		}
+		for _, l := range d.Logs {
+			if l.Source == "" {
+				continue
+			}
+			lag := time.Duration(l.LagSeconds * float64(time.Second))
+			worst = max(worst, lag)
+			id := l.Origin + "@" + l.Epoch
+			if origins[id] == nil {
+				origins[id] = &v1alpha1.OriginStatus{Origin: l.Origin, Epoch: l.Epoch, Hops: int32(max(len(l.Path)-1, 0))}
+			}
+			lags[id] = max(lags[id], lag)
+			origins[id].Lag = lagStep(lags[id])
+		}
+		for _, r := range d.Refused {
+			if r.Reason == v1alpha1.ReasonLoopDetected && o.loop == "" {
+				path := slices.Clone(r.Path)
+				slices.Reverse(path) // a path is nearest first; data travels the other way
+				o.loop = strings.Join(append(path, d.Node), " → ")
+			}
+		}
+	}
+	for _, s := range origins {
+		o.origins = append(o.origins, *s)
+	}
+	slices.SortFunc(o.origins, func(a, b v1alpha1.OriginStatus) int {
+		return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	if len(o.origins) > maxOrigins {
+		o.origins = o.origins[:maxOrigins]
+	}
+	if len(origins) > 0 {
+		o.lag, o.lagging = lagStep(worst), worst >= laggingAfter
+	}
+	return o
+}
+
+var badness = map[string]int{
+	nodeconfig.StateStreaming: 0, nodeconfig.StatePaused: 1, nodeconfig.StateBaselining: 2, nodeconfig.StateStarting: 3, nodeconfig.StateFailed: 4,
+}
+
+func (o *observed) addSource(s nodeconfig.SourceStatus) {
+	next := observedSource{name: s.Name, kind: s.Kind, state: s.State, reason: s.Reason, message: s.Message, well: map[string]bool{}}
+	if s.Parent != nil {
+		next.parent = &v1alpha1.ParentStatus{ID: s.Parent.ID, Address: s.Parent.Address, Why: s.Parent.Why}
+		if !s.Parent.Since.IsZero() {
+			next.parent.Since = &metav1.Time{Time: s.Parent.Since.Truncate(time.Second)}
+		}
+	}
+	for _, c := range s.Candidates {
+		next.well[c.ID] = c.Healthy
+	}
+	i := slices.IndexFunc(o.sources, func(p observedSource) bool { return p.name == s.Name })
+	switch {
+	case i < 0:
+		o.sources = append(o.sources, next)
+	case badness[s.State] > badness[o.sources[i].state]:
+		o.sources[i] = next
+	}
+}
+
+// laggingAfter is the lag from which a node is not caught up.
+const laggingAfter = time.Minute
+
+// lagStep writes a lag in steps, so that status changes seldom.
+func lagStep(lag time.Duration) string {
+	for _, s := range []struct {
+		below time.Duration
+		text  string
+	}{{time.Second, "<1s"}, {5 * time.Second, "<5s"}, {15 * time.Second, "<15s"}, {time.Minute, "<1m"}, {5 * time.Minute, "<5m"}, {15 * time.Minute, "<15m"}, {time.Hour, "<1h"}} {
+		if lag < s.below {
+			return s.text
+		}
+	}
+	return ">=1h"
+}
+
+var camelCase = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,63}$`)
+
+// streaming is the condition that the sources' states come to.
+func (o *observed) streaming() (status metav1.ConditionStatus, reason, message string) {
+	worst := observedSource{state: nodeconfig.StateStreaming}
+	for _, s := range o.sources {
+		if badness[s.state] > badness[worst.state] {
+			worst = s
+		}
+	}
+	switch worst.state {
+	case nodeconfig.StateStreaming:
+		return metav1.ConditionTrue, v1alpha1.ReasonStreaming, "Every source delivers."
+	case nodeconfig.StatePaused:
+		return metav1.ConditionTrue, v1alpha1.ReasonPaused, fmt.Sprintf("The source %s is paused; what arrives is buffered.", worst.name)
+	case nodeconfig.StateBaselining:
+		reason = v1alpha1.ReasonBaselining
+	case nodeconfig.StateStarting:
+		reason = v1alpha1.ReasonConnecting
+	default:
+		reason = v1alpha1.ReasonDisconnected
+	}
+	if camelCase.MatchString(worst.reason) {
+		reason = worst.reason
+	}
+	message = worst.message
+	if message == "" {
+		message = map[string]string{
+			v1alpha1.ReasonBaselining:   "The tables are being copied.",
+			v1alpha1.ReasonRebaselining: "The tables are being copied again.",
+			v1alpha1.ReasonConnecting:   "It is being connected to.",
+		}[reason]
+	}
+	return metav1.ConditionFalse, reason, strings.TrimSpace(fmt.Sprintf("Source %s: %s", worst.name, message))
+}
