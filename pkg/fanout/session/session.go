@@ -47,12 +47,12 @@ const MaxPath = 8
 // Limits bound what a peer can make a node hold.
 type Limits struct {
 	MaxChannels      int           // per session
-	MaxFrame         int           // bytes; a row larger than this cannot be sent
+	MaxFrame         int           // bytes; a row larger than this cannot be sent. PostgreSQL allows 1 GiB a value
 	HandshakeTimeout time.Duration // until the peer's Hello
 }
 
 // DefaultLimits are used for zero fields.
-var DefaultLimits = Limits{MaxChannels: 1024, MaxFrame: 64 << 20, HandshakeTimeout: 5 * time.Second}
+var DefaultLimits = Limits{MaxChannels: 1024, MaxFrame: 1 << 30, HandshakeTimeout: 5 * time.Second}
 
 func (l Limits) withDefaults() Limits {
 	if l.MaxChannels == 0 {

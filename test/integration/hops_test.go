@@ -1,0 +1,230 @@
+// Package integration runs whole nodes, in this process, between a real
+// PostgreSQL and a real reader.
+package integration
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tributary-dev/tributary/internal/node"
+	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(testpg.Main(m, testpg.Options{Settings: map[string]string{"timezone": "Asia/Kolkata"}}))
+}
+
+// hops is a database, two nodes in a row and a reader of the second.
+type hops struct {
+	db     *testpg.DB
+	tables []engine.TableName
+	read   *client.Client
+	nodes  []*running
+}
+
+type running struct {
+	id, repl, http string
+	stop           func()
+}
+
+// twoHops starts the nodes over a database whose tables exist.
+func twoHops(t *testing.T, db *testpg.DB, tables ...engine.TableName) *hops {
+	t.Helper()
+	h := &hops{db: db, tables: tables}
+	pass := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(pass, []byte(testpg.Password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pg := &nodeconfig.Postgres{
+		Hosts: []nodeconfig.Host{{Host: "127.0.0.1", Port: db.Server.Port}}, Database: db.Name,
+		User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
+		Publication: nodeconfig.Publication{Name: "Pub", Managed: true}, Slot: "slot_" + strings.ToLower(db.Name),
+	}
+	for _, n := range tables {
+		pg.Tables = append(pg.Tables, nodeconfig.Table{Schema: n.Schema, Name: n.Name})
+	}
+	top := startNode(t, "hops/top", nodeconfig.Source{Name: "db", Postgres: pg})
+	below := startNode(t, "hops/below", nodeconfig.Source{Name: "up", Fanout: &nodeconfig.Fanout{}}, top)
+	h.nodes = []*running{top, below}
+	var err error
+	if h.read, err = client.New(client.WithUpstreams(below.repl), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.read.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := h.read.AwaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*running) *running {
+	t.Helper()
+	r := &running{id: id, repl: freeAddress(t), http: freeAddress(t)}
+	cfg := &nodeconfig.Config{
+		Version: nodeconfig.Version, Node: nodeconfig.Node{ID: id},
+		Listen:  nodeconfig.Listen{Replication: r.repl, HTTP: r.http},
+		Sources: []nodeconfig.Source{src}, DrainTimeout: 100 * time.Millisecond,
+	}
+	if len(parents) > 0 {
+		w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1, Sources: []nodeconfig.WiredSource{{Name: src.Name}}}
+		for _, p := range parents {
+			w.Sources[0].Candidates = append(w.Sources[0].Candidates, nodeconfig.Candidate{ID: p.id, Address: p.repl, Eligible: true})
+		}
+		w.SetDefaults()
+		text, err := w.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.WiringFile = filepath.Join(t.TempDir(), "wiring.yaml")
+		if err := os.WriteFile(cfg.WiringFile, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.SetDefaults()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+	}()
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("node %s: %v", id, err)
+		}
+	}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// testWriter logs into a test.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // only its number was wanted
+	return l.Addr().String()
+}
+
+// source returns a table's rows as PostgreSQL prints them: each column's text
+// under the settings that values are pinned to, null as such.
+func (h *hops) source(t *testing.T, table engine.TableName) []string {
+	t.Helper()
+	name := testpg.QuoteIdent(table.Schema) + "." + testpg.QuoteIdent(table.Name)
+	columns := h.db.Query(t, fmt.Sprintf("SELECT attname FROM pg_attribute WHERE attrelid = '%s'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum", strings.ReplaceAll(name, "'", "''")))
+	var list []string
+	for _, c := range columns {
+		list = append(list, testpg.QuoteIdent(*c[0])+"::text")
+	}
+	conn, err := h.db.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // read only
+	results, err := conn.Exec(t.Context(), `SET datestyle = 'ISO, MDY'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3;
+		SET timezone = 'UTC'; SET bytea_output = 'hex'; SELECT `+strings.Join(list, ", ")+" FROM "+name).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, r := range results[len(results)-1].Rows {
+		var b strings.Builder
+		for _, v := range r {
+			if v == nil {
+				b.WriteString("∅|")
+			} else {
+				fmt.Fprintf(&b, "%q|", v)
+			}
+		}
+		rows = append(rows, b.String())
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// reader returns the table's rows as the reader of the second node has them.
+func (h *hops) reader(t *testing.T, table engine.TableName) []string {
+	t.Helper()
+	all, err := h.read.All(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, r := range all {
+		var b strings.Builder
+		for _, c := range r.Row.Columns() {
+			switch c.State {
+			case engine.Null:
+				b.WriteString("∅|")
+			case engine.Present:
+				fmt.Fprintf(&b, "%q|", c.Value)
+			default:
+				t.Fatalf("%s: a reader has a column that is neither a value nor null", table)
+			}
+		}
+		rows = append(rows, b.String())
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// converge waits until the reader has what the source has.
+func (h *hops) converge(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for _, table := range h.tables {
+		want := h.source(t, table)
+		for {
+			got := h.reader(t, table)
+			if slices.Equal(got, want) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the reader has %d rows, the source %d:\n%s", table, len(got), len(want), difference(got, want))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+func difference(got, want []string) string {
+	var b strings.Builder
+	show := func(mark string, a, not []string) {
+		n := 0
+		for _, r := range a {
+			if _, found := slices.BinarySearch(not, r); !found && n < 5 {
+				n++
+				fmt.Fprintf(&b, "%s %.300s\n", mark, r)
+			}
+		}
+	}
+	show("only at the reader:", got, want)
+	show("only at the source:", want, got)
+	return b.String()
+}
