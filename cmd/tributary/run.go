@@ -20,7 +20,7 @@ machine: the same resources, planner and node configuration as in a cluster.
 Credentials come from Secrets in the files. The files are
 watched: a change of wiring is put in place at once, any other change restarts
 the node that it concerns. Interrupt it to drain and stop everything.`,
-		Example: `  tributary run -f config/samples/local
+		Example: `  tributary run -f examples/local
   tributary tree --run /tmp/tributary-run`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
