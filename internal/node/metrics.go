@@ -62,9 +62,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		count(descRebaselines, float64(s.Rebaselines), s.Name)
 	}
 	for _, l := range st.Logs {
-		if !l.Ready {
-			continue
-		}
 		if l.Lag.Known {
 			gauge(descLag, l.Lag.Seconds, l.ID.Origin)
 		}

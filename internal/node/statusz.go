@@ -44,9 +44,6 @@ func (n *node) Status() nodeconfig.Statusz {
 		doc.Rebaselines += int64(s.Rebaselines)
 	}
 	for _, l := range st.Logs {
-		if !l.Ready {
-			continue
-		}
 		d := nodeconfig.LogStatus{
 			Origin: l.ID.Origin, Epoch: l.ID.Epoch.String(), Source: l.Source,
 			Head: string(l.Head), Oldest: string(l.Oldest), Path: l.Path,
