@@ -49,6 +49,11 @@ func (s *source) Baseline(_ context.Context, spec BaselineSpec) (BaselineWriter,
 		s.state.LastCause = spec.Reason
 		s.mu.Unlock()
 	}
+	s.engine.mu.Lock()
+	if l := s.engine.logs[b.log]; l != nil && l.tables == nil {
+		l.tables = slices.Clone(spec.Tables) // it is served as soon as it is committed
+	}
+	s.engine.mu.Unlock()
 	for _, t := range spec.Tables {
 		b.stages[t] = s.engine.store.NewStage(t)
 	}
@@ -171,8 +176,8 @@ func (b *baseline) Commit(ctx context.Context) error {
 	return nil
 }
 
-// announce makes the log known as one that can be served, in place of the
-// older epochs of its origin. They are served until the baseline is committed.
+// announce lets go of the older epochs of the log's origin. They are served
+// until the baseline is committed.
 func (b *baseline) announce() {
 	s, e := b.source, b.source.engine
 	s.mu.Lock()
@@ -187,7 +192,7 @@ func (b *baseline) announce() {
 	maps.DeleteFunc(e.logs, func(l LogID, _ *logState) bool { return older(l) })
 	maps.DeleteFunc(e.readers, func(k readerKey, _ ReaderAck) bool { return older(k.key.Log) })
 	if l := e.logs[b.log]; l != nil {
-		l.tables, l.ready = slices.Clone(b.spec.Tables), true
+		l.tables = slices.Clone(b.spec.Tables)
 	}
 }
 

@@ -45,7 +45,6 @@ type logState struct {
 	path      []string // nearest first; this node leads it
 	tables    []TableName
 	source    *source
-	ready     bool     // baselined: may be advertised
 	head      Position // as far as the source is known to have got
 	headTime  Time
 	headKnown bool
@@ -154,10 +153,7 @@ func (e *Engine) Adverts() []Advert {
 	defer e.mu.Unlock()
 	newest := map[string]Advert{}
 	for id, l := range e.logs {
-		if !l.ready {
-			continue
-		}
-		info, ok := v.Log(id)
+		info, ok := v.Log(id) // from its first baseline on
 		if !ok || newest[id.Origin].Log.Epoch > id.Epoch {
 			continue
 		}

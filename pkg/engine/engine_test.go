@@ -70,6 +70,7 @@ func TestCommittedBeforeKnown(t *testing.T) {
 				}
 				return nil
 			}
+			w.after = func() { check("after a commit") }
 			src.onAck = func(c engine.Cursor, durable bool) {
 				check("at an ack")
 				v := w.Store.View()

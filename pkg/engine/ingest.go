@@ -347,16 +347,18 @@ func (s *source) Head(log LogID, head Position, t Time) {
 // Carry declares a carried log, or its new path.
 func (s *source) Carry(log LogID, compare Comparator, path []string, tables []TableName) error {
 	e := s.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	if slices.Contains(path, e.id) {
 		return fmt.Errorf("log %s comes by way of this node: %v", log, path)
 	}
-	for id, l := range e.logs {
-		if id.Origin == log.Origin && id.Epoch > log.Epoch && l.ready {
-			return fmt.Errorf("log %s: epoch %d: %w", log, id.Epoch, ErrStaleEpoch)
+	v := e.store.View()
+	defer v.Close()
+	for _, l := range v.Logs() {
+		if l.ID.Origin == log.Origin && l.ID.Epoch > log.Epoch {
+			return fmt.Errorf("log %s: epoch %d: %w", log, l.ID.Epoch, ErrStaleEpoch)
 		}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	l := e.logs[log]
 	if l == nil {
 		l = &logState{}

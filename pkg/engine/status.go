@@ -12,7 +12,6 @@ type LogStatus struct {
 	LogInfo
 	Source string // that delivers it
 	Own    bool   // minted here
-	Ready  bool   // baselined: can be served
 	Path   []string
 	Tables []TableName
 	// SourceHead is how far the log is known to have got where it comes from;
@@ -56,9 +55,9 @@ func (e *Engine) Status() Status {
 		if l == nil {
 			continue
 		}
-		fed[l.source] = fed[l.source] || l.ready
+		fed[l.source] = true
 		ls := LogStatus{
-			LogInfo: info, Source: l.source.name, Own: mintedBy(info.ID.Origin, e.id), Ready: l.ready,
+			LogInfo: info, Source: l.source.name, Own: mintedBy(info.ID.Origin, e.id),
 			Path: slices.Clone(l.path), Tables: slices.Clone(l.tables), SourceHead: l.head,
 		}
 		ls.Lag = l.lag(info, now)
@@ -77,7 +76,7 @@ func (e *Engine) Status() Status {
 // lag is 0 when the log has all its source is known to have; else the age of
 // the last transaction applied. Without a known head nothing is claimed.
 func (l *logState) lag(info LogInfo, now time.Time) Lag {
-	if !l.headKnown || !l.ready {
+	if !l.headKnown {
 		return Lag{}
 	}
 	if l.compare(info.Head, l.head) >= 0 {
