@@ -383,7 +383,7 @@ func (n *Node) Baselines() int {
 func Eventually(t testing.TB, within time.Duration, what func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)
-	for {
+	for pause := 2 * time.Millisecond; ; pause = min(pause*2, 200*time.Millisecond) {
 		err := what()
 		if err == nil {
 			return
@@ -391,7 +391,7 @@ func Eventually(t testing.TB, within time.Duration, what func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after %s: %v", within, err)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
