@@ -7,15 +7,15 @@ set -euo pipefail
 cd "$ROOT"
 
 generate() {
-  local f
   "$ROOT/hack/tool" buf generate
   "$ROOT/hack/tool" controller-gen object paths=./api/... crd paths=./api/... output:crd:dir=config/crd/bases
   if grep -rqs '+kubebuilder:rbac' controllers; then
     "$ROOT/hack/tool" controller-gen rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
   fi
-  if [ -d charts/tributary/crds ]; then
-    rm -f charts/tributary/crds/*
-    for f in config/crd/bases/*.yaml; do cp "$f" charts/tributary/crds/; done
+  if [ -d charts/tributary/files/crds ]; then
+    rm -f charts/tributary/files/crds/*
+    cp config/crd/bases/*.yaml charts/tributary/files/crds/
+    cp config/rbac/role.yaml charts/tributary/files/role.yaml
   fi
 }
 
