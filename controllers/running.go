@@ -22,8 +22,9 @@ type running struct {
 	trouble                                string
 }
 
+// rolling says whether pods of a former kind are being replaced.
 func (r *running) rolling() bool {
-	return r.object != nil && (!r.settled || r.upToDate < r.desired || r.existing > r.upToDate)
+	return r.object != nil && r.existing > 0 && (!r.settled || r.upToDate < r.desired || r.existing > r.upToDate)
 }
 
 // look reads the workload of a node, and what keeps its pods from starting.
