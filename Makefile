@@ -62,7 +62,7 @@ check-generated: ## Fail when a generated file is not what its source says
 .PHONY: build
 build: ## Static binaries of every command, in bin/
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ $(COMMANDS:%=./cmd/%)
+	CGO_ENABLED=0 go build -ldflags '-s -w' -o bin/ $(COMMANDS:%=./cmd/%)
 
 .PHONY: images
 images: build ## OCI archives of manager and node, in dist/images/ (no Docker needed)
