@@ -57,26 +57,21 @@ func (b *Block) After(pos Position, compare Comparator) (rest *Block, ok bool) {
 	if compare(pos, b.Position) >= 0 {
 		return nil, false
 	}
-	for i, e := range b.Ends {
-		if compare(pos, e.Position) > 0 {
-			continue
-		}
-		if compare(pos, e.Position) < 0 { // pos lies between two ends: everything from this one on is after it
-			if i == 0 {
-				return b, true
-			}
-			e = b.Ends[i-1]
-			i--
-		}
-		r := *b
-		r.Prev, r.Payload, r.Changes = pos, b.Payload[e.Offset:], b.Changes-e.Changes
-		r.Ends = make([]End, 0, len(b.Ends)-i-1)
-		for _, f := range b.Ends[i+1:] {
-			r.Ends = append(r.Ends, End{f.Position, f.Offset - e.Offset, f.Changes - e.Changes})
-		}
-		return &r, true
+	n := 0 // transactions at or before pos
+	for n < len(b.Ends) && compare(b.Ends[n].Position, pos) <= 0 {
+		n++
 	}
-	return nil, false
+	if n == 0 {
+		return b, true
+	}
+	e := b.Ends[n-1]
+	r := *b
+	r.Prev, r.Payload, r.Changes = e.Position, b.Payload[e.Offset:], b.Changes-e.Changes
+	r.Ends = make([]End, 0, len(b.Ends)-n)
+	for _, f := range b.Ends[n:] {
+		r.Ends = append(r.Ends, End{f.Position, f.Offset - e.Offset, f.Changes - e.Changes})
+	}
+	return &r, true
 }
 
 const (
@@ -89,11 +84,10 @@ const (
 
 // BlockBuilder packs transactions of one log into blocks.
 type BlockBuilder struct {
-	log    LogID
-	cur    *Block
-	done   []*Block
-	prev   Position
-	schema []*Schema
+	log  LogID
+	cur  *Block
+	done []*Block
+	prev Position
 }
 
 // NewBlockBuilder returns a builder for the transactions of log that follow prev.
@@ -104,22 +98,31 @@ func NewBlockBuilder(log LogID, prev Position) *BlockBuilder {
 // Add appends a transaction whose changes are complete: no unchanged columns,
 // every stamp filled in.
 func (w *BlockBuilder) Add(t *Transaction) {
-	w.schema = append(w.schema, t.Schemas...)
-	start := 0
-	if w.cur != nil && len(w.cur.Payload) > MaxBlock*3/4 {
-		w.flush()
+	if w.cur != nil {
+		first := 0
+		if len(t.Changes) > 0 {
+			first = t.Changes[0].room()
+		}
+		if n := len(w.cur.Payload); n > MaxBlock*3/4 || n+beginRoom(t)+first > MaxBlock {
+			w.flush()
+		}
 	}
 	if w.cur == nil {
-		w.open(len(t.Changes))
-	} else {
-		start = len(w.cur.Payload)
+		w.open(w.prev, 0, 64+len(t.Changes)*128)
 	}
+	start, schemas := len(w.cur.Payload), len(w.cur.Schemas)
+	w.cur.Schemas = append(w.cur.Schemas, t.Schemas...)
 	w.begin(t, len(t.Changes))
 	for i := range t.Changes {
 		c := &t.Changes[i]
-		if need := len(c.Key) + len(c.Row) + 32; len(w.cur.Payload)+need > MaxBlock && len(w.cur.Payload) > start && i > 0 {
-			w.split(t, start, i)
-			start = 0
+		if i > 0 && len(w.cur.Payload)+c.room() > MaxBlock {
+			if start > 0 {
+				w.carve(start, schemas)
+				start = 0
+			}
+			if len(w.cur.Payload) > MaxBlock*3/4 || len(w.cur.Payload)+c.room() > MaxBlock {
+				w.split(t, i)
+			}
 		}
 		w.change(t, c, i)
 	}
@@ -131,39 +134,52 @@ func (w *BlockBuilder) Add(t *Transaction) {
 	}
 }
 
-// split ends the current block because transaction t, which starts at offset
-// start of it, does not fit; done changes of it are already there. If whole
-// transactions come before t in the block, t moves to a block of its own first.
-func (w *BlockBuilder) split(t *Transaction, start, done int) {
-	if start > 0 {
-		head := w.cur
-		tail := append(make([]byte, 0, MaxBlock), head.Payload[start:]...)
-		changes := head.Changes - head.Ends[len(head.Ends)-1].Changes
-		head.Payload, head.Changes = head.Payload[:start:start], head.Changes-changes
-		w.flush()
-		w.cur = &Block{Prev: head.Position, Last: true, Changes: changes, Payload: tail, Schemas: nil}
-		if len(w.cur.Payload) < MaxBlock*3/4 {
-			return
-		}
-	}
-	part := w.cur.Part
-	w.cur.Last, w.cur.Position, w.cur.Time = false, t.Position, t.Time
-	prev := w.cur.Prev
-	w.flush()
-	w.cur = &Block{Prev: prev, Part: part + 1, Last: true, Payload: make([]byte, 0, MaxBlock)}
+// room is about what a change takes in a block, and not less.
+func (c *Change) room() int { return len(c.Key) + len(c.Row) + len(c.Stamp.Origin) + 64 }
+
+func beginRoom(t *Transaction) int { return len(t.Position) + 64 }
+
+// carve moves the transaction being added, from offset start of the current
+// block on, to a block of its own: it turned out not to fit beside those before
+// it. The block's first schemas are theirs.
+func (w *BlockBuilder) carve(start, schemas int) {
+	head := w.cur
+	changes := head.Ends[len(head.Ends)-1].Changes
+	w.open(head.Position, 0, MaxBlock)
+	w.cur.Payload = append(w.cur.Payload, head.Payload[start:]...)
+	w.cur.Changes = head.Changes - changes
+	w.cur.Schemas = append(w.cur.Schemas, head.Schemas[schemas:]...)
+	head.Payload, head.Changes, head.Schemas = head.Payload[:start], changes, head.Schemas[:schemas:schemas]
+	w.finish(head)
+}
+
+// split ends the current block as a part of t, of which it has the changes up
+// to the done-th.
+func (w *BlockBuilder) split(t *Transaction, done int) {
+	b := w.cur
+	b.Last, b.Position, b.Time = false, t.Position, t.Time
+	w.finish(b)
+	w.open(b.Prev, b.Part+1, MaxBlock)
 	w.begin(t, done)
 }
 
-func (w *BlockBuilder) open(changes int) {
-	w.cur = &Block{Prev: w.prev, Last: true, Payload: make([]byte, 0, min(MaxBlock, 64+changes*128))}
+func (w *BlockBuilder) open(prev Position, part uint32, size int) {
+	w.cur = &Block{Prev: prev, Part: part, Last: true, Payload: make([]byte, 0, min(size, MaxBlock))}
 }
 
 func (w *BlockBuilder) flush() {
-	if w.cur == nil {
-		return
+	if w.cur != nil {
+		w.finish(w.cur)
+		w.cur = nil
 	}
-	w.cur.Schemas, w.schema = w.schema, nil
-	w.done, w.cur = append(w.done, w.cur), nil
+}
+
+// finish adds a block to those that are done, without the room it did not need.
+func (w *BlockBuilder) finish(b *Block) {
+	if cap(b.Payload)-len(b.Payload) > len(b.Payload)/4+256 {
+		b.Payload = append(make([]byte, 0, len(b.Payload)), b.Payload...)
+	}
+	w.done = append(w.done, b)
 }
 
 // Blocks returns what has been packed and starts afresh.
@@ -231,14 +247,14 @@ type BlockReader struct {
 	log     LogID
 	p       []byte
 	schema  func(LogID, uint32) *Schema
-	part    bool // the next begin continues a transaction
+	of      LogID // log that Change.Schema is of
+	part    bool  // the next begin continues a transaction
 	origin  string
 	Begin   TxHeader // of the transaction being read
 	Change  Change   // the last change read; shares the payload's memory
 	minor   uint32
 	err     error
 	IsBegin bool // the last record was a begin
-	off     int
 	size    int
 }
 
@@ -272,7 +288,7 @@ func (r *BlockReader) Next() bool {
 	r.p = r.p[1:]
 	r.IsBegin = tag == tagBegin
 	if r.IsBegin {
-		r.Begin = TxHeader{Position: Position(r.bytes()), Major: r.uvarint(), Time: Time(r.uvarint()), Changes: int(r.uvarint())}
+		r.Begin = TxHeader{Position: Position(r.bytes()), Major: r.uvarint(), Time: Time(r.uvarint()), Changes: int(r.uint32())}
 		r.minor = 0
 		if r.part {
 			r.minor, r.part = uint32(r.Begin.Changes), false
@@ -289,14 +305,15 @@ func (r *BlockReader) Next() bool {
 		if o := r.bytes(); string(o) != r.origin {
 			r.origin = string(o)
 		}
-		c.Stamp = Stamp{Origin: r.origin, Epoch: Epoch(r.uvarint()), Time: Time(r.uvarint()), Version: Version{r.uvarint(), uint32(r.uvarint())}}
+		c.Stamp = Stamp{Origin: r.origin, Epoch: Epoch(r.uvarint()), Time: Time(r.uvarint()), Version: Version{r.uvarint(), r.uint32()}}
 	}
-	id := r.uvarint()
-	if r.err == nil {
-		if c.Schema == nil || uint64(c.Schema.ID) != id || tag&tagStamped != 0 {
-			if c.Schema = r.schema(c.Stamp.Log(), uint32(id)); c.Schema == nil {
-				return r.fail(fmt.Sprintf("schema %d of log %s is not known", id, c.Stamp.Log()))
-			}
+	id := r.uint32()
+	if r.err != nil {
+		return false
+	}
+	if of := c.Stamp.Log(); c.Schema == nil || c.Schema.ID != id || r.of != of {
+		if c.Schema, r.of = r.schema(of, id), of; c.Schema == nil {
+			return r.fail(fmt.Sprintf("schema %d of log %s is not known", id, of))
 		}
 	}
 	c.Key, c.Row = nil, nil

@@ -139,6 +139,9 @@ func (r Row) FillUnchanged(dst []byte, s *Schema, old Row, oldSchema *Schema) ([
 	if err != nil {
 		return dst, err
 	}
+	if n != len(s.Columns) {
+		return dst, fmt.Errorf("%w: row has %d columns, %s has %d", ErrCorruptRow, n, s.Table, len(s.Columns))
+	}
 	prev := make([]RowColumn, len(oldSchema.Columns))
 	for i, c := range old.Columns() {
 		if i < len(prev) {
@@ -156,7 +159,7 @@ func (r Row) FillUnchanged(dst []byte, s *Schema, old Row, oldSchema *Schema) ([
 			if oldSchema != s {
 				j = oldSchema.columnByNumber(s.Columns[i].Number)
 			}
-			if j < 0 || j >= len(prev) || (prev[j].State != Present && prev[j].State != Null) {
+			if j < 0 || (prev[j].State != Present && prev[j].State != Null) {
 				return dst, fmt.Errorf("column %q of %s was sent as unchanged, and the state does not have its value", s.Columns[i].Name, s.Table)
 			}
 			st, v = prev[j].State, prev[j].Value
