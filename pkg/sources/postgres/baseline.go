@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -38,16 +39,17 @@ func (s *Source) Baseline(ctx context.Context, sink engine.Sink) error {
 	if err != nil {
 		return s.asSourceError(err)
 	}
-	sess, snapshot, err := s.createSlot(ctx)
+	var sess *session
+	for range baselineTries {
+		if sess, err = s.tryBaseline(ctx, sink, id); !errors.Is(err, errRewritten) && !errors.Is(err, errLocked) {
+			break
+		}
+		s.env.Logger.Info("baseline begins again", "server", s.server(), "error", err)
+		if serr := sleep(ctx, rand.N(lockWait)); serr != nil {
+			return serr
+		}
+	}
 	if err != nil {
-		return s.asSourceError(err)
-	}
-	if sess.id.String() != id.String() {
-		sess.close()
-		return fmt.Errorf("the server's history changed from %s to %s while it was being looked at", id, sess.id)
-	}
-	if err := s.baseline(ctx, sink, sess, snapshot); err != nil {
-		sess.close()
 		return s.asSourceError(err)
 	}
 	s.id = sess.id
@@ -58,18 +60,64 @@ func (s *Source) Baseline(ctx context.Context, sink engine.Sink) error {
 	return nil
 }
 
-func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, snapshot string) error {
-	start := time.Now()
-	readers, err := s.openReaders(ctx, snapshot)
+// baselineTries bounds how often a baseline begins again because a table is
+// locked, or was truncated or rewritten between the snapshot and the lock.
+const baselineTries = 10
+
+// errRewritten: truncating and rewriting a table are not MVCC-safe (PostgreSQL
+// documentation, "Caveats" of concurrency control). In a snapshot from before it
+// the table is empty, while the stream has what was done to its rows.
+var errRewritten = errors.New("truncated or rewritten between the slot's snapshot and the reading of it")
+
+func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity) (*session, error) {
+	// Everything that takes time comes before the slot, so that little can happen
+	// between its snapshot and the locks.
+	var readers []*conn
 	defer func() {
 		for _, r := range readers {
 			r.close()
 		}
 	}()
+	for range min(s.cfg.BaselineWorkers, len(s.cfg.Tables)) {
+		c, err := s.connect(ctx, false)
+		if err != nil {
+			return nil, err
+		}
+		readers = append(readers, c)
+	}
+	sess, err := s.openSession(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if sess.id.String() != id.String() {
+		err = fmt.Errorf("the server's history changed from %s to %s while it was being looked at", id, sess.id)
+	} else {
+		err = s.baseline(ctx, sink, sess, readers)
+	}
+	if err != nil {
+		sess.close()
+		return nil, err
+	}
+	return sess, nil
+}
+
+func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, readers []*conn) error {
+	start := time.Now()
+	snapshot, err := s.createSlot(ctx, sess)
 	if err != nil {
 		return err
 	}
-	tables, err := s.lockTables(ctx, readers[0])
+	for i, c := range readers {
+		err := s.enterSnapshot(ctx, c, snapshot)
+		if i > 0 && errors.Is(err, errLocked) {
+			readers = readers[:i] // someone waits for a table by now: those who have it read it all
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	tables, err := s.tablesInSnapshot(ctx, readers[0])
 	if err != nil {
 		return err
 	}
@@ -90,6 +138,9 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 		w.Abort()
 		return err
 	}
+	for _, c := range readers { // the tables are free again
+		c.close()
+	}
 	if err := w.Commit(ctx); err != nil {
 		return err
 	}
@@ -103,36 +154,45 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 	return nil
 }
 
-// openReaders opens the connections that read the baseline, all in the slot's
-// snapshot. Those that were opened are returned with an error too.
-func (s *Source) openReaders(ctx context.Context, snapshot string) (readers []*conn, err error) {
-	for range min(s.cfg.BaselineWorkers, len(s.cfg.Tables)) {
-		c, err := s.connect(ctx, false)
-		if err != nil {
-			return readers, err
-		}
-		readers = append(readers, c)
-		if _, err := c.query(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT "+quoteLiteral(snapshot)); err != nil {
-			return readers, fmt.Errorf("importing the slot's snapshot: %w", err)
-		}
+// lockWait is how long a reader waits for its share of the tables. It is short of
+// deadlock_timeout, so that no one else's transaction is ended on our account.
+const lockWait = 500 * time.Millisecond
+
+// errLocked: someone holds a table, or waits to hold it, for himself alone.
+var errLocked = errors.New("locked by another transaction (TRUNCATE, ALTER TABLE, LOCK TABLE)")
+
+// enterSnapshot begins a transaction in the slot's snapshot, and takes a share
+// of every table at once, so that its shape stays until all is read. Each reader
+// takes its own before any row is read: later, it would queue behind whoever
+// waits for the other readers to let go.
+func (s *Source) enterSnapshot(ctx context.Context, c *conn, snapshot string) error {
+	sql := fmt.Sprintf("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT %s; SET LOCAL lock_timeout = %d", quoteLiteral(snapshot), lockWait.Milliseconds())
+	for _, name := range s.cfg.Tables {
+		sql += fmt.Sprintf("; SELECT 1 FROM %s LIMIT 0", quoteTable(name.Schema, name.Name))
 	}
-	return readers, nil
+	_, err := c.query(ctx, sql+"; SET LOCAL lock_timeout = 0")
+	switch {
+	case sqlState(err) == "55P03":
+		return fmt.Errorf("a table is %w", errLocked)
+	case err != nil:
+		return fmt.Errorf("reading in the slot's snapshot: %w", err)
+	}
+	return nil
 }
 
-// lockTables takes a share of every table, so that its shape stays, and
-// returns the tables as the snapshot has them.
-func (s *Source) lockTables(ctx context.Context, c *conn) ([]*table, error) {
+// tablesInSnapshot returns the tables as the snapshot has them.
+func (s *Source) tablesInSnapshot(ctx context.Context, c *conn) ([]*table, error) {
 	var tables []*table
 	for _, name := range s.cfg.Tables {
-		if _, err := c.query(ctx, fmt.Sprintf("SELECT 1 FROM %s LIMIT 0", quoteTable(name.Schema, name.Name))); err != nil {
-			return nil, fmt.Errorf("table %s: %w", name, err)
-		}
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
 			return nil, fmt.Errorf("table %s: %w", name, err)
 		}
-		if t == nil || t.key == "" {
+		if t == nil || t.key == "" || !t.published {
 			return nil, fmt.Errorf("table %s was altered while its baseline began", name)
+		}
+		if t.rewritten {
+			return nil, fmt.Errorf("table %s: %w", name, errRewritten)
 		}
 		tables = append(tables, t)
 	}
@@ -171,8 +231,7 @@ func (s *Source) copyTables(ctx context.Context, w engine.BaselineWriter, sess *
 					return fmt.Errorf("table %s: %w", t.schema.Table, err)
 				}
 			}
-			_, err := c.query(gctx, "COMMIT")
-			return err
+			return nil // its locks stay until all tables are read
 		})
 	}
 	copying.Wait()

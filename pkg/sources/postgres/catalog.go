@@ -20,6 +20,9 @@ type table struct {
 	unlogged  bool
 	// filter is the publication's row filter, or "".
 	filter string
+	// rewritten is true, in a snapshot, if the table has been truncated or
+	// rewritten since: those who read it in that snapshot find it empty.
+	rewritten bool
 	// published is false if the publication does not hold the table.
 	published bool
 	// filled are the columns with a default: had one been added since the
@@ -34,7 +37,9 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
 	pg_catalog.pg_has_role(c.relowner, 'USAGE'),
 	coalesce((SELECT i.indexrelid::pg_catalog.text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND
 		CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary AND i.indimmediate END), ''),
-	n.nspname, c.relname
+	n.nspname, c.relname,
+	c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid) OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p JOIN pg_catalog.pg_class l ON l.oid = p.relid
+		WHERE l.relkind = 'r' AND l.relfilenode <> pg_catalog.pg_relation_filenode(l.oid))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE `
 
@@ -67,7 +72,7 @@ func (s *Source) read(ctx context.Context, c *conn, where string, args ...string
 		return nil, err
 	}
 	t := &table{
-		kind: r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7],
+		kind: r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7], rewritten: r[10] == "t",
 		filled: map[int16]bool{},
 		schema: &engine.Schema{Table: engine.TableName{Schema: r[8], Name: r[9]}, RelationOID: uint32(oid), ReplicaIdentity: engine.ReplicaIdentity(r[2][0])},
 	}

@@ -39,6 +39,10 @@
 //
 // # Limits
 //
+// While a baseline is read, its tables are locked in ACCESS SHARE mode: reads and
+// writes go on, TRUNCATE and ALTER TABLE wait, and so does what queues up behind
+// them.
+//
 // PostgreSQL 14 or later. A table needs a primary key or a replica identity
 // index. A transaction is held in memory until its commit arrives. A change of
 // a table's shape after which older rows cannot be known to read the same (a

@@ -395,9 +395,9 @@ func (n *node) stop() {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(40 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 40 s: %s", what)
+			t.Fatalf("not within 90 s: %s", what)
 		}
 	}
 }
@@ -424,12 +424,14 @@ func (n *node) converges(db *testpg.DB, tables ...string) {
 	for _, name := range names(tables...) {
 		want := db.Digest(n.t, "SELECT * FROM "+quoteTable(name.Schema, name.Name))
 		var got string
-		for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		pause := 10 * time.Millisecond
+		for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(pause) {
+			pause = min(2*pause, time.Second)
 			if got = n.model.digest(name); got == want {
 				break
 			}
 			if time.Now().After(deadline) {
-				n.t.Fatalf("table %s: the node has %s, the source %s", name, got, want)
+				n.t.Fatalf("table %s: after 90 s the node has %s, the source %s", name, got, want)
 			}
 		}
 	}

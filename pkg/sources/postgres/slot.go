@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -122,40 +121,29 @@ func (c *conn) statusInterval(ctx context.Context) (time.Duration, error) {
 	return min(10*time.Second, timeout/3), nil
 }
 
-// createSlot creates a temporary slot in a new session, and returns the
-// snapshot that it exports, which lives until the session's next command.
-func (s *Source) createSlot(ctx context.Context) (sess *session, snapshot string, err error) {
-	sess, err = s.openSession(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() {
-		if err != nil {
-			sess.close()
-		}
-	}()
+// createSlot creates a temporary slot in the session, and returns the snapshot
+// that it exports, which lives until the session's next command.
+func (s *Source) createSlot(ctx context.Context, sess *session) (snapshot string, err error) {
 	if s.cfg.Permanent {
 		sess.slot = s.slot[:min(len(s.slot), 55)] + "_initial"
 	}
-	sql := fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot))
-	rows, err := sess.query(ctx, sql)
+	rows, err := sess.query(ctx, fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot)))
 	switch sqlState(err) {
-	case "":
 	case "53400":
-		return nil, "", slotsExhausted(err)
+		return "", slotsExhausted(err)
 	case "42710":
-		return nil, "", &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q was created by another at the same moment", sess.slot), Err: err, Mend: "Give this node another slot name"}
+		return "", &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q was created by another at the same moment", sess.slot), Err: err, Mend: "Give this node another slot name"}
 	case "42501":
-		return nil, "", replicationPrivilege(s.user(ctx), err)
+		return "", replicationPrivilege(s.user(ctx), err)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("creating slot %s: %w", sess.slot, err)
+		return "", fmt.Errorf("creating slot %s: %w", sess.slot, err)
 	}
 	if len(rows) != 1 || len(rows[0]) < 3 {
-		return nil, "", fmt.Errorf("creating slot %s gave %v", sess.slot, rows)
+		return "", fmt.Errorf("creating slot %s gave %v", sess.slot, rows)
 	}
 	sess.consistent, err = engine.ParseLSN(engine.Position(rows[0][1]))
-	return sess, rows[0][2], err
+	return rows[0][2], err
 }
 
 // dropPermanent drops the permanent slot of an earlier baseline.
@@ -235,12 +223,6 @@ func (s *Source) resumeSession(ctx context.Context, from engine.LSN) (*session, 
 // rebaseline is ErrReBaselineRequired with a sentence that says why.
 func rebaseline(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", engine.ErrReBaselineRequired, fmt.Sprintf(format, args...))
-}
-
-// isProblem says whether err is a Problem with this reason.
-func isProblem(err error, r Reason) bool {
-	var p *Problem
-	return errors.As(err, &p) && p.Reason == r
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
