@@ -97,7 +97,7 @@ func itoa(n uint64) string {
 	}
 }
 
-var drawStamp = rapid.Custom(func(t *rapid.T) engine.Stamp {
+var closeStamp = rapid.Custom(func(t *rapid.T) engine.Stamp {
 	return engine.Stamp{
 		Time: engine.Time(rapid.Uint64Range(0, 2).Draw(t, "time")), Origin: rapid.SampledFrom([]string{"", "a", "b", "ab"}).Draw(t, "origin"),
 		Epoch:   engine.Epoch(rapid.Uint64Range(0, 2).Draw(t, "epoch")),
@@ -108,7 +108,7 @@ var drawStamp = rapid.Custom(func(t *rapid.T) engine.Stamp {
 func TestStampOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		a, b, c := drawStamp.Draw(t, "a"), drawStamp.Draw(t, "b"), drawStamp.Draw(t, "c")
+		a, b, c := closeStamp.Draw(t, "a"), closeStamp.Draw(t, "b"), closeStamp.Draw(t, "c")
 		totalOrder(t, engine.Stamp.Compare, a, b, c)
 		if (a.Compare(b) == 0) != (a == b) {
 			t.Fatalf("%s and %s compare %d", a, b, a.Compare(b))
