@@ -1,8 +1,11 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -111,6 +114,23 @@ func sourceError(server string, problems ...*Problem) error {
 		}
 	}
 	return &engine.SourceError{Reason: reason, Permanent: permanent, Err: &PreflightError{Server: server, Problems: problems}}
+}
+
+// asSourceError makes an error of the source of what ended Init or Baseline: a
+// Problem, or a connection that was lost.
+func (s *Source) asSourceError(err error) error {
+	var p *Problem
+	var done *engine.SourceError
+	var ne net.Error
+	switch {
+	case err == nil || errors.As(err, &done) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.As(err, &p):
+		return sourceError(s.server(), p)
+	case strings.HasPrefix(sqlState(err), "57P"), strings.HasPrefix(sqlState(err), "08"), errors.As(err, &ne), errors.Is(err, io.ErrUnexpectedEOF):
+		return sourceError(s.server(), &Problem{Reason: ServerUnreachable, What: "the connection was lost", Err: err})
+	}
+	return err
 }
 
 // sqlState returns the SQLSTATE of a server's error, or "".

@@ -21,11 +21,7 @@ func (i identity) String() string { return "postgres:" + i.systemID + "/" + i.ti
 // and returns the tables. What is wrong comes as one SourceError.
 func (s *Source) prepare(ctx context.Context) ([]*table, identity, error) {
 	fail := func(err error) ([]*table, identity, error) {
-		var p *Problem
-		if errors.As(err, &p) {
-			err = sourceError(s.server(), p)
-		}
-		return nil, identity{}, err
+		return nil, identity{}, s.asSourceError(err)
 	}
 	c, err := s.connect(ctx, false)
 	if err != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -163,17 +162,6 @@ func (s *session) end() {
 	if s != nil {
 		s.close()
 	}
-}
-
-// asSourceError makes what Baseline or Stream ends with an error of the source
-// where it is a Problem of the server.
-func (s *Source) asSourceError(err error) error {
-	var p *Problem
-	var done *engine.SourceError
-	if errors.As(err, &p) && !errors.As(err, &done) {
-		return sourceError(s.server(), p)
-	}
-	return err
 }
 
 // gate holds up delivery while it is closed. The zero gate is open.
