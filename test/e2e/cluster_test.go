@@ -47,9 +47,11 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if err := connect(); err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		os.Exit(1)
+	for _, prepare := range []func() error{connect, kubectlOnPath, install} {
+		if err := prepare(); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }
