@@ -15,7 +15,7 @@
 package controllers
 
 // +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes;postgressources;fanoutsources,verbs=get;list;watch
-// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/status;postgressources/status;fanoutsources/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/status;postgressources/status;fanoutsources/status,verbs=get;patch
 // +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services;configmaps;serviceaccounts,verbs=get;list;watch;create;patch
@@ -24,4 +24,3 @@ package controllers
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
