@@ -20,6 +20,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tributary-dev/tributary/api/v1alpha1"
@@ -189,6 +191,7 @@ func TestMissingSecret(t *testing.T) {
 	wantCondition(t, ns, "root", v1alpha1.ConditionResolvedRefs, metav1.ConditionFalse, v1alpha1.ReasonSecretNotFound, "The Secret login does not exist.")
 	wantCondition(t, ns, "root", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonSecretNotFound, "")
 	wantCondition(t, ns, "root", v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonSecretNotFound, "")
+	wantKstatus(t, ns, "root", kstatus.InProgressStatus)
 	if _, err := get[appsv1.StatefulSet](t.Context(), ns, "root"); !apierrors.IsNotFound(err) {
 		t.Errorf("pods are created without their Secret: %v", err)
 	}
@@ -412,6 +415,25 @@ func TestNodeStatus(t *testing.T) {
 		t.Errorf("%+v", n.Status)
 	}
 
+	// While pods are replaced the node is on its way, not degraded.
+	d, err := get[appsv1.Deployment](t.Context(), ns, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled := d.Status
+	d.Status.Replicas, d.Status.UpdatedReplicas = 2, 1
+	if err := cl.Status().Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	wantCondition(t, ns, "a", v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "")
+	wantCondition(t, ns, "a", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "")
+	wantKstatus(t, ns, "a", kstatus.InProgressStatus)
+	d.Status = settled
+	if err := cl.Status().Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	wantKstatus(t, ns, "a", kstatus.CurrentStatus)
+
 	// Lag alone is not written before its time.
 	say(func(d *nodeconfig.Statusz) { d.Logs[0].LagSeconds = 7 })
 	time.Sleep(3 * time.Second)
@@ -451,6 +473,43 @@ func TestNodeStatus(t *testing.T) {
 		d.Refused = []nodeconfig.RefusedAdvert{{Log: "pg-1@1", Reason: "LoopDetected", Path: []string{"far/b", ns + "/a", "far/root"}}}
 	})
 	wantCondition(t, ns, "a", v1alpha1.ConditionAcyclic, metav1.ConditionFalse, v1alpha1.ReasonLoopDetected, fmt.Sprintf("far/root → %s/a → far/b → %s/a", ns, ns))
+}
+
+// wantKstatus waits for what GitOps tools make of a node.
+func wantKstatus(t *testing.T, ns, name string, want kstatus.Status) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%s is %s", name, want), func(ctx context.Context) error {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ReplicationNode"))
+		if err := cl.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, u); err != nil {
+			return err
+		}
+		r, err := kstatus.Compute(u)
+		if err == nil && r.Status != want {
+			err = fmt.Errorf("%s: %s", r.Status, r.Message)
+		}
+		return err
+	})
+}
+
+// A resource that no manager has seen is in progress, not current.
+func TestCaseK03(t *testing.T) {
+	ns := namespace(t)
+	for kind, spec := range map[string]map[string]any{
+		"ReplicationNode": {"sources": []any{map[string]any{"name": "up", "fanoutSourceRef": map[string]any{"name": "x"}}}},
+		"FanoutSource":    {"upstreams": []any{map[string]any{"address": "far.example:7400"}}},
+	} {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+		u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+		u.SetNamespace(ns)
+		u.SetName("unseen")
+		if err := cl.Create(t.Context(), u, client.DryRunAll); err != nil { // so that the manager does not see it
+			t.Fatal(err)
+		}
+		if r, err := kstatus.Compute(u); err != nil || r.Status != kstatus.InProgressStatus {
+			t.Errorf("%s: %+v, %v", kind, r, err)
+		}
+	}
 }
 
 // Nothing changes for a minute with 50 resources: no writes to the API.

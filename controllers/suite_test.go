@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -33,7 +34,8 @@ import (
 )
 
 // The tests of this package run the controllers against a real API server. No
-// kubelet runs: where a test needs a node's pod, it plays the kubelet.
+// kubelet runs: where a test needs a node's pod, it plays the kubelet. The
+// manager has the rights of config/rbac/role.yaml and no other.
 var (
 	cl      client.Client // past any cache
 	skip    string
@@ -65,7 +67,7 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "the API server does not stop:", err)
 		}
 	}()
-	stop, err := start()
+	stop, err := start(env)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the manager does not start:", err)
 		return 1
@@ -102,7 +104,34 @@ func testingShort() bool {
 	return false
 }
 
-func start() (stop func(), err error) {
+// managerUser makes a user with the manager's role and no other right.
+func managerUser(env *envtest.Environment) (*rest.Config, error) {
+	data, err := os.ReadFile(filepath.Join("..", "config", "rbac", "role.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	role := &rbacv1.ClusterRole{}
+	if err := yaml.UnmarshalStrict(data, role); err != nil {
+		return nil, err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "manager"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "manager"}},
+	}
+	for _, o := range []client.Object{role, binding} {
+		if err := cl.Create(context.Background(), o); err != nil {
+			return nil, err
+		}
+	}
+	user, err := env.AddUser(envtest.User{Name: "manager"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return user.Config(), nil
+}
+
+func start(env *envtest.Environment) (stop func(), err error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -110,7 +139,11 @@ func start() (stop func(), err error) {
 	if cl, err = client.New(restCfg, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
-	counted := rest.CopyConfig(restCfg)
+	counted, err := managerUser(env)
+	if err != nil {
+		return nil, err
+	}
+	counted.QPS, counted.Burst = 500, 1000
 	counted.Wrap(writes.wrap)
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme: scheme, Cache: controllers.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
