@@ -253,7 +253,13 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 		}
 		row := *r
 		var applied bool
-		if applied, inner = m.merge(&row); applied || b.isNew(row.Stamp) {
+		if l := row.Stamp.Log(); row.Deleted && l != b.log && net.held[l] {
+			// A truncate leaves no newer stamp to tell it by: it comes with its own log.
+			applied, inner = tx.Merge(&row)
+		} else {
+			applied, inner = m.merge(&row)
+		}
+		if applied || b.isNew(row.Stamp) {
 			net.add(&row)
 		}
 		return inner == nil

@@ -222,6 +222,115 @@ func TestBaselineSparesNewerRows(t *testing.T) {
 	if _, spared := rows[tableA]["written at 20"]; err != nil || len(rows[tableA]) != 1 || !spared {
 		t.Errorf("rows %v, %v", rows, err)
 	}
+	// and though the state has it, readers of its log are still to be told
+	take(a, "0/30", 30, rec("written at 20", 20))
+	v2 := e.View()
+	defer v2.Close()
+	if l, _ := v2.Log(a); l.Oldest != "0/10" || l.Head != "0/30" || l.Changes != 1 {
+		t.Errorf("the log is %+v", l)
+	}
+	// rows of a log that is not held cannot be told: readers take a snapshot
+	foreign := rec("of an older epoch", 31)
+	foreign.Stamp.Epoch = 0
+	take(a, "0/40", 40, rec("written at 20", 20), foreign)
+	v3 := e.View()
+	defer v3.Close()
+	if l, _ := v3.Log(a); l.Oldest != "0/40" || l.Head != "0/40" {
+		t.Errorf("the log is %+v", l)
+	}
+	// that a truncate deleted a row, its own log tells, whoever knew it first
+	truncated := rec("written at 20", 20)
+	truncated.Deleted, truncated.Row = true, nil
+	take(b, "0/3", 3, truncated)
+	take(a, "0/50", 50, truncated, foreign)
+	v4 := e.View()
+	defer v4.Close()
+	if l, _ := v4.Log(a); l.Oldest != "0/40" || l.Head != "0/50" || l.Changes != 1 {
+		t.Errorf("the log is %+v", l)
+	}
+	if r, ok, err := v4.Get(tableA, keyOf("written at 20")); err != nil || !ok || !r.Deleted {
+		t.Errorf("the row is %+v, %v, %v", r, ok, err)
+	}
+}
+
+// A truncate covers what a later baseline brings of before it, also where the
+// table has no row.
+func TestBaselineKnowsTruncates(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	carrier, a := engine.LogID{Origin: "relay", Epoch: 1}, engine.LogID{Origin: "a#db", Epoch: 1}
+	sc := shapeOf(tableA)
+	sc.ID = 1
+	stamp := func(at engine.Time) engine.Stamp { return engine.Stamp{Time: at, Origin: a.Origin, Epoch: 1} }
+	others := map[engine.LogID][]*engine.Schema{a: {sc}}
+	e, sink, stop := carrying(t, "n", carrier, "0/1", others)
+	defer stop()
+	w := engine.NewBlockBuilder(carrier, "0/1")
+	w.Add(&engine.Transaction{Log: carrier, Position: "0/2", Time: 2, Changes: []engine.Change{{Op: engine.OpTruncate, Schema: sc, Stamp: stamp(10)}}})
+	if err := sink.ApplyBlocks(ctx, engine.CursorKey{Log: carrier}, w.Blocks()); err != nil {
+		t.Fatal(err)
+	}
+	bw, err := sink.Baseline(ctx, engine.BaselineSpec{Log: carrier, Tables: tables, Others: others, At: "0/3", Time: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, at := range map[string]engine.Time{"before": 9, "after": 11} {
+		if err := bw.Rows(tableA, []engine.Record{{Schema: sc, Key: keyOf(id), Row: rowOf(sc, id, "", ""), Stamp: stamp(at)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bw.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	v := e.View()
+	defer v.Close()
+	rows, err := liveRows(v)
+	if _, ok := rows[tableA]["after"]; err != nil || !ok || len(rows[tableA]) != 1 {
+		t.Errorf("rows %v, %v", rows, err)
+	}
+}
+
+// A baseline of an older epoch that waits for the store while that of a newer
+// one is committed is refused.
+func TestBaselineOfAnOlderEpochComesLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		w := &watched{Store: store.NewMemory(store.MemoryOptions{})}
+		src := newByHand()
+		e := nodeOver("n", w)
+		e.AddSource("up", src, engine.Keep{})
+		defer start(t, e)()
+		sink := <-src.sinks
+		var writers []engine.BaselineWriter
+		for _, epoch := range []engine.Epoch{1, 2} {
+			log := engine.LogID{Origin: "o#db", Epoch: epoch}
+			if err := sink.Carry(log, engine.CompareLSN, []string{"up"}, tables); err != nil {
+				t.Fatal(err)
+			}
+			bw, err := sink.Baseline(ctx, engine.BaselineSpec{Log: log, Tables: tables, At: "0/1", Time: engine.Time(epoch)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			writers = append(writers, bw)
+		}
+		late := make(chan error, 1)
+		w.before = func() error {
+			w.before = nil
+			go func() { late <- writers[0].Commit(ctx) }()
+			synctest.Wait() // it waits for its turn
+			return nil
+		}
+		if err := writers[1].Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-late; !errors.Is(err, engine.ErrStaleEpoch) {
+			t.Errorf("it gives %v", err)
+		}
+		if a := advertised(t, e); a.Log.Epoch != 2 {
+			t.Errorf("advertised: %+v", a)
+		}
+	})
 }
 
 // A transaction in parts that began before the cursor, as a re-baseline of the

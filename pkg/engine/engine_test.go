@@ -152,6 +152,7 @@ func TestWitness(t *testing.T) {
 				src := &dbSource{db: db, during: func() {
 					if rebaselining {
 						during = e.Adverts()
+						time.Sleep(time.Second)
 					}
 				}}
 				e = node("n")
@@ -164,8 +165,7 @@ func TestWitness(t *testing.T) {
 				for i := range 100 { // many readers tell the same when a node comes back
 					e.Witness(fmt.Sprint("peer", i), epoch, at)
 					if i%10 == 0 {
-						synctest.Wait()
-						time.Sleep(20 * time.Millisecond)
+						time.Sleep(300 * time.Millisecond)
 					}
 				}
 				settle()
@@ -220,7 +220,7 @@ func TestWitnessWhileTheSourceIsAway(t *testing.T) {
 		settle()
 		before := advertised(t, e)
 		away.Store(true)
-		db.commit(time.Now())
+		db.wake()
 		settle()
 		e.Witness("peer", before.Log.Epoch+1, 0)
 		away.Store(false)

@@ -75,6 +75,7 @@ type dbSource struct {
 	common
 	db      *database
 	batch   int                      // transactions in one Apply
+	again   int                      // transactions sent again at each Stream
 	edit    func(content) content    // nil, or alters what baselines read
 	history func() string            // nil: always the same
 	during  func()                   // nil, or called while a baseline is under way
@@ -151,7 +152,7 @@ func (s *dbSource) Stream(ctx context.Context, from engine.Cursors, sink engine.
 	}
 	var at engine.Position
 	for _, c := range from {
-		at = c.Position
+		at = s.db.before(c.Position, s.again)
 	}
 	for {
 		if err := s.failing("stream"); err != nil {

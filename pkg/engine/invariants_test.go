@@ -139,7 +139,7 @@ func TestSeam(t *testing.T) {
 			var history atomic.Int64
 			var meanwhile atomic.Pointer[[]op]
 			src := &dbSource{
-				db: db, batch: rapid.IntRange(1, 3).Draw(t, "batch"),
+				db: db, batch: rapid.IntRange(1, 3).Draw(t, "batch"), again: rapid.IntRange(0, 2).Draw(t, "again"),
 				history: func() string { return fmt.Sprint("h", history.Load()) },
 				during: func() {
 					if ops := meanwhile.Swap(nil); ops != nil {
@@ -319,6 +319,7 @@ func TestCursorIsMonotone(t *testing.T) {
 		e, sink, stop := carrying(t, "n", log, info.Oldest, nil)
 		defer stop()
 		at := info.Oldest
+		reader := replica{log: log, at: at, rows: db.states[0].clone()}
 		send := func(blocks []*engine.Block) {
 			var copies []*engine.Block
 			for _, b := range blocks {
@@ -341,6 +342,9 @@ func TestCursorIsMonotone(t *testing.T) {
 			if err := agrees(v, log, db); err != nil {
 				t.Fatal(err)
 			}
+			if err := reader.read(v, 100, asDatabase(db)); err != nil || reader.at != now {
+				t.Fatalf("a reader of the log comes to %s of %s: %v", reader.at, now, err)
+			}
 			at = now
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "sendings") {
@@ -360,8 +364,10 @@ func TestCursorIsMonotone(t *testing.T) {
 		for _, cut := range cuts {
 			send(cut)
 		}
-		if at != info.Head {
-			t.Fatalf("everything was sent up to %s, and the cursor is at %s", info.Head, at)
+		v := e.View()
+		defer v.Close()
+		if l, _ := v.Log(log); at != info.Head || l.Changes != info.Changes {
+			t.Fatalf("everything was sent up to %s, %d changes, and the log is %+v", info.Head, info.Changes, l)
 		}
 	})
 }

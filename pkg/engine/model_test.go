@@ -180,6 +180,13 @@ func (d *database) at(p engine.Position) (content, error) {
 	return d.states[n], nil
 }
 
+// before returns the position up to n transactions before p.
+func (d *database) before(p engine.Position, n int) engine.Position {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.commits[max(0, d.index[string(p)]-n)].at.Position()
+}
+
 // since returns the commits after a position, and what is closed at the next.
 func (d *database) since(p engine.Position) ([]commit, <-chan struct{}) {
 	d.mu.Lock()
