@@ -32,9 +32,9 @@ say "4. PostgreSQL with 1,000 orders"
 kubectl create namespace $NS --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 k apply -f hack/demo/postgres.yaml >/dev/null
 k wait --for=condition=Ready pod/postgres --timeout=180s >/dev/null
-sql() { k exec -i postgres -- psql -X -q -At -v ON_ERROR_STOP=1 -h 127.0.0.1 -U postgres -d shop; }
-until echo 'SELECT 1' | k exec -i postgres -- psql -X -q -At -h 127.0.0.1 -U postgres -d postgres >/dev/null 2>&1; do sleep 1; done
-echo 'CREATE DATABASE shop' | k exec -i postgres -- psql -X -q -h 127.0.0.1 -U postgres -d postgres
+sql() { k exec -i postgres -- psql -X -q -At -v ON_ERROR_STOP=1 -U postgres -d shop; }
+until echo 'SELECT 1' | k exec -i postgres -- psql -X -q -At -U postgres -d postgres >/dev/null 2>&1; do sleep 1; done
+echo 'CREATE DATABASE shop' | k exec -i postgres -- psql -X -q -U postgres -d postgres
 sql <<'S'
 CREATE TABLE orders (id bigint PRIMARY KEY, customer int, total numeric(12,2), note text);
 INSERT INTO orders SELECT i, i % 100, i / 7.0, 'order ' || i FROM generate_series(1, 1000) i;

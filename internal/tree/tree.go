@@ -20,7 +20,7 @@ type Node struct {
 	Ready  bool
 	State  string // Ready's reason, such as Streaming or LoopDetected
 	Lag    string // as status has it; empty where it is unknown
-	Detail string // a sentence; shown below a node that is not ready
+	Detail string // a sentence; shown below the drawing for a node that is not ready
 
 	// Sources that the node reads, in the order of its configuration.
 	Sources []Source
@@ -73,13 +73,18 @@ func Draw(w io.Writer, nodes []Node) error {
 	for _, r := range roots {
 		d.draw(t, r, "", "")
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || len(d.details) == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", strings.Join(d.details, "\n"))
+	return err
 }
 
 type drawing struct {
 	byID     map[string]*Node
 	children map[string][]*Node
 	drawn    map[string]bool
+	details  []string // of nodes that are not ready
 }
 
 // onLoop reports whether following parents from n comes back to n.
@@ -117,7 +122,7 @@ func (d *drawing) draw(w io.Writer, n *Node, indent, below string) {
 	fmt.Fprintf(w, "%s%s %s\t%s\t%s\t%s\t%s\n", indent, mark, n.ID,
 		cmp.Or(n.State, "Unknown"), cmp.Or(n.Lag, "unknown"), cmp.Or(strings.Join(from, ", "), "-"), strings.Join(standby, ", "))
 	if !n.Ready && n.Detail != "" {
-		fmt.Fprintf(w, "%s  %s\t\t\t\t\n", below, n.Detail)
+		d.details = append(d.details, n.ID+": "+n.Detail)
 	}
 	kids := d.children[n.ID]
 	for i, k := range kids {

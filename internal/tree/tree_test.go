@@ -28,10 +28,11 @@ func TestDraw(t *testing.T) {
 ├─ ● shop/eu          Streaming     <1s      shop/root       
 │  └─ ● shop/edge     Streaming     <1s      shop/eu         shop/us
 └─ ○ shop/us          Disconnected  unknown  shop/root       
-     connection refused                                    
 ○ x/a                 LoopDetected  unknown  x/b             
 ○ x/b                 LoopDetected  unknown  x/a             
 ● x/c                 Streaming     unknown  elsewhere:7400  
+
+shop/us: connection refused
 `
 	trim := func(s string) string {
 		var out []string

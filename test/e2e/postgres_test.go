@@ -62,7 +62,7 @@ spec:
 // psql runs SQL in the database of the namespace.
 func psql(ctx context.Context, ns, sql string) (string, error) {
 	out, err := execute(ctx, ns, "postgres", sql, "psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1",
-		"-h", "127.0.0.1", "-U", "postgres", "-d", "postgres")
+		"-U", "postgres", "-d", "postgres")
 	return strings.TrimSuffix(out, "\n"), err
 }
 
