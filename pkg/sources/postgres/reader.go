@@ -131,7 +131,7 @@ func (r *reader) step(ctx context.Context) error {
 // when more than quickReads reads have come within it of each other: each
 // wake-up costs more than a row does.
 const (
-	burst      = 500 * time.Microsecond
+	burst      = time.Millisecond
 	quickReads = 8
 )
 
