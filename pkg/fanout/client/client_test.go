@@ -129,6 +129,7 @@ func TestClient(t *testing.T) {
 		at := o.Write(ft.Change{Table: table, Key: fmt.Sprint("x", i), Value: "1"}, ft.Change{Table: table, Key: fmt.Sprint("y", i), Value: "1"})
 		want = append(want, fmt.Sprintf("x%d@%s", i, at), fmt.Sprintf("y%d@%s", i, at))
 	}
+	ft.Converged(t, o, table, root)
 	ft.Eventually(t, 20*time.Second, same)
 	if events, wrong := l.take(); !slices.Equal(events, want) || wrong != nil {
 		t.Errorf("told %v, want %v; wrong: %v", events, want, wrong)
@@ -143,6 +144,7 @@ func TestClient(t *testing.T) {
 	root.Stop()
 	o.Write(ft.Change{Table: table, Key: "x1", Value: "2"}, ft.Change{Table: table, Key: "x2", Gone: true}, ft.Change{Table: table, Key: "x3", Value: "1"})
 	root = ft.Start(t, "root", ft.Options{Address: address}, map[string]engine.SyncSource{"pg": o})
+	ft.Converged(t, o, table, root)
 	ft.Eventually(t, 20*time.Second, same)
 	events, wrong := l.take()
 	for i, e := range events {

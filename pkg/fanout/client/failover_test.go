@@ -153,7 +153,9 @@ func TestLoopIsRefusedWhileTheNodeGoesOn(t *testing.T) {
 	o := ft.NewOrigin(100, "t")
 	// a has its own origin, and is told to read from b as well.
 	edges := &client.Edges{}
-	back := ft.Source(t, "a", func(c *client.Config) { c.Edges, c.Name, c.Upstreams, c.Patience = edges, "back", nil, 500*time.Millisecond })
+	back := ft.Source(t, "a", func(c *client.Config) {
+		c.Edges, c.Name, c.Upstreams, c.Patience = edges, "back", nil, 500*time.Millisecond
+	})
 	a := ft.StartWith(t, "a", ft.Options{}, edges, map[string]engine.SyncSource{"pg": o, "back": back})
 	b, _ := ft.Child(t, "b", nil, a)
 	ft.Converged(t, o, table, b)

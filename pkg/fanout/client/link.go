@@ -39,6 +39,7 @@ type link struct {
 	goAway    *session.GoAway
 	awaySince time.Time // of goAway
 	err       error     // why it ended
+	suspect   bool      // silent, when last looked at
 
 	ready chan struct{} // closed when the peer has said what it serves
 	wake  chan struct{} // there is something in outbox
@@ -46,8 +47,14 @@ type link struct {
 	gone  chan struct{} // closed when the stream has ended
 }
 
-// connectTimeout bounds how long one instance may take to answer.
-const connectTimeout = 3 * time.Second
+// connectTimeout bounds how long one instance may take to answer at the first
+// attempt. It grows with each that fails, up to maxConnectTimeout: an upstream
+// that is slow because many connect at once must not be made slower by trying
+// in vain.
+const (
+	connectTimeout    = 3 * time.Second
+	maxConnectTimeout = 24 * time.Second
+)
 
 // open connects to an upstream: to one of the instances its address leads to,
 // in random order, those that were left last of all.
@@ -58,7 +65,10 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 	}
 	rand.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] })
 	r.mu.Lock()
-	left := r.left
+	left, timeout := r.left, connectTimeout
+	if u := r.selector.find(address); u != nil {
+		timeout = min(connectTimeout<<min(u.failures, 10), maxConnectTimeout)
+	}
 	r.mu.Unlock()
 	err = fmt.Errorf("%s leads to no address", address)
 	for _, last := range []bool{false, true} {
@@ -67,7 +77,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 				continue
 			}
 			var l *link
-			if l, err = r.dial(ctx, address, in); err == nil {
+			if l, err = r.dial(ctx, address, in, timeout); err == nil {
 				return l, nil
 			}
 			if ctx.Err() != nil {
@@ -79,7 +89,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 }
 
 // dial opens a session with one instance and waits for its first advert.
-func (r *Reader) dial(ctx context.Context, address, instance string) (*link, error) {
+func (r *Reader) dial(ctx context.Context, address, instance string, timeout time.Duration) (*link, error) {
 	creds := r.cfg.Credentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -103,12 +113,12 @@ func (r *Reader) dial(ctx context.Context, address, instance string) (*link, err
 		reader: r, upstream: address, instance: instance, since: r.cfg.Now(), conn: conn, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
 	}
-	late := time.AfterFunc(connectTimeout, cancel)
+	late := time.AfterFunc(timeout, cancel)
 	if l.stream, err = wirepb.NewReplicationClient(conn).Session(sctx); err != nil {
 		late.Stop()
 		cancel()
 		_ = conn.Close()
-		return nil, explain(instance, err)
+		return nil, explain(instance, err, timeout)
 	}
 	r.mu.Lock()
 	upward := []string(nil)
@@ -118,7 +128,8 @@ func (r *Reader) dial(ctx context.Context, address, instance string) (*link, err
 	var acts []session.Action
 	l.machine, acts = session.NewReader(session.ReaderConfig{
 		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Tables: r.cfg.Tables, Compare: r.cfg.Compare,
-		UnhealthyAfter: r.selector.policy.UnhealthyAfter, Window: minWindow, Upward: upward, Places: r.places,
+		Window: minWindow, Upward: upward, Places: r.places,
+		Limits: session.Limits{HandshakeTimeout: timeout},
 	}, r.cfg.Now())
 	l.perform(acts)
 	r.mu.Unlock()
@@ -141,7 +152,7 @@ func (r *Reader) dial(ctx context.Context, address, instance string) (*link, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return nil, explain(instance, l.err)
+	return nil, explain(instance, l.err, timeout)
 }
 
 // receive feeds the machine until the stream ends.
@@ -180,6 +191,10 @@ func (l *link) send(ctx context.Context) {
 		case <-tick.C:
 			l.reader.mu.Lock()
 			l.perform(l.machine.Tick(l.reader.cfg.Now()))
+			if silent := l.silent(); silent != l.suspect {
+				l.suspect = silent
+				l.reader.bump()
+			}
 			l.reader.mu.Unlock()
 		case <-ctx.Done():
 			return
@@ -198,6 +213,14 @@ func (l *link) send(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// silent reports whether nothing has been heard from the peer for too long;
+// reader.mu is held. That is a reason to look for another upstream. It is none to
+// end the stream before there is one: the peer may only be busy, and if it is
+// gone grpc's keepalive will tell.
+func (l *link) silent() bool {
+	return l.machine.Complete() && l.reader.cfg.Now().Sub(l.machine.Heard()) >= l.reader.selector.policy.UnhealthyAfter
 }
 
 // perform does what the machine asks for; reader.mu is held. Heads are for the
@@ -276,8 +299,9 @@ func poke(c chan struct{}) {
 	}
 }
 
-// explain makes an error of the stream one that a person can use.
-func explain(instance string, err error) error {
+// explain makes an error of the stream one that a person can use. timeout is
+// why it was cut off from this side, if it was.
+func explain(instance string, err error, timeout time.Duration) error {
 	reason, text := engine.ReasonDisconnected, err.Error()
 	var e *session.Error
 	if errors.As(err, &e) {
@@ -298,7 +322,7 @@ func explain(instance string, err error) error {
 		case s.Code() == codes.Unauthenticated, s.Code() == codes.PermissionDenied, strings.Contains(text, "authentication handshake failed"):
 			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: fmt.Errorf("upstream %s refuses this node: %s", instance, text)}
 		case s.Code() == codes.Canceled:
-			text = fmt.Sprintf("no answer within %s", connectTimeout)
+			text = fmt.Sprintf("no answer within %s", timeout)
 		}
 	}
 	return &engine.SourceError{Reason: reason, Err: fmt.Errorf("upstream %s: %s", instance, text)}

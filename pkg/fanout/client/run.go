@@ -59,7 +59,7 @@ func (r *Reader) observe() {
 	case l.err != nil:
 		r.link = nil
 		r.left = l.instance
-		err := explain(l.instance, l.err)
+		err := explain(l.instance, l.err, 0)
 		r.cfg.Logger.Info("upstream lost", "peer", l.machine.Peer(), "address", l.instance, "error", err)
 		r.note(l.upstream, err)
 		r.selector.lost(now)
@@ -71,22 +71,25 @@ func (r *Reader) observe() {
 		}()
 	case l.goAway != nil && !r.selector.leaving:
 		r.left = l.instance
-		r.selector.leave(now)
+		r.selector.leave(now, false)
 	case l.goAway == nil:
 		r.share(l)
 		err := usable(l.machine, r.cfg.Tables)
-		if err == nil && r.selector.leaving && r.selector.find(l.upstream) != nil {
-			r.selector.leaving = false
-			r.tell(engine.ReasonStreaming, refusals(l.machine))
-		} else if err != nil && !r.selector.leaving {
-			r.note(l.upstream, err)
-			r.selector.leave(now)
-			var se *engine.SourceError
-			if errors.As(err, &se) {
-				r.tell(se.Reason, err)
+		silent := err == nil && l.silent()
+		if silent {
+			err = &engine.SourceError{Reason: engine.ReasonDisconnected, Err: fmt.Errorf("upstream %s has been silent since %s", l.instance, l.machine.Heard().Format(time.RFC3339Nano))}
+		}
+		var se *engine.SourceError
+		switch {
+		case err == nil:
+			if r.selector.find(l.upstream) != nil {
+				r.selector.leaving = false // it is well again, if it was not
 			}
-		} else if err == nil {
 			r.tell(engine.ReasonStreaming, refusals(l.machine))
+		case !r.selector.leaving && errors.As(err, &se):
+			r.note(l.upstream, err)
+			r.tell(se.Reason, err)
+			r.selector.leave(now, silent)
 		}
 	}
 }

@@ -232,11 +232,16 @@ func (s *selector) lost(now time.Time) {
 	s.failed(now, address, 0)
 }
 
-// leave: the current upstream wants the reader gone, or is of no use.
-func (s *selector) leave(now time.Time) {
+// leave: the current upstream wants the reader gone, is of no use, or is silent.
+// Its address is tried again too, after the others: it may lead to another
+// instance. One that is only silent is given longer to speak again.
+func (s *selector) leave(now time.Time, silent bool) {
 	s.leaving = true
 	if u := s.find(s.current); u != nil {
 		u.retry = now.Add(backoffFirst)
+		if silent {
+			u.retry = now.Add(4 * s.policy.UnhealthyAfter)
+		}
 	}
 }
 

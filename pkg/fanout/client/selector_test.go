@@ -105,6 +105,14 @@ func TestSelector(t *testing.T) {
 			5: leave = wait
 			5.2: = connect a
 			5.2: connected a = wait`},
+		{"a silent upstream is left for another, and not soon for itself", never, `
+			0: only a =
+			0: connected a =
+			5: leave silent = wait
+			8.9: = wait
+			9.1: = connect a
+			9.2: only a,b = connect b
+			9.2: failed b = connect a`},
 		{"a list without the upstream in use moves the reader; one with it does not", never, `
 			0: connected b = wait
 			1: only a,b = wait
@@ -137,7 +145,7 @@ func TestSelector(t *testing.T) {
 				case f[0] == "lost":
 					s.lost(now)
 				case f[0] == "leave":
-					s.leave(now)
+					s.leave(now, len(f) > 1)
 				case f[0] == "probed":
 					s.probed(now, f[1], f[2] == "yes")
 				case f[0] == "only":

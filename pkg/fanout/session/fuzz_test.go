@@ -117,7 +117,7 @@ func FuzzReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte) {
 		now := time.Unix(0, 0)
 		places := session.Places{}
-		r, _ := session.NewReader(session.ReaderConfig{NodeID: "b", Compare: engine.CompareLSN, Window: 1000, UnhealthyAfter: time.Hour, Places: places, Limits: session.Limits{MaxFrame: 1 << 10}}, now)
+		r, _ := session.NewReader(session.ReaderConfig{NodeID: "b", Compare: engine.CompareLSN, Window: 1000, Places: places, Limits: session.Limits{MaxFrame: 1 << 10}}, now)
 		r.Activate(now)
 		at := map[engine.LogID]engine.Position{}
 		snapshot := map[engine.LogID]bool{}

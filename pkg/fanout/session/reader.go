@@ -22,8 +22,6 @@ type ReaderConfig struct {
 	Tables   []engine.TableName // wanted; nil: all
 	Compare  engine.Comparator  // of positions
 	Limits   Limits
-	// UnhealthyAfter is how long the peer may be silent.
-	UnhealthyAfter time.Duration
 	// Window is how many bytes of a log may wait here to be applied.
 	Window int64
 	// Upward are the ids of the nodes above this one through its other edges.
@@ -163,6 +161,9 @@ func (r *Reader) hello(held *wirepb.Held) *wirepb.Hello {
 // Peer returns the writer's node id; empty until its Hello.
 func (r *Reader) Peer() string { return r.peer }
 
+// Heard returns when the peer last sent something: it speaks every HeadEvery.
+func (r *Reader) Heard() time.Time { return r.heard }
+
 // Complete reports whether the peer has said all it can serve.
 func (r *Reader) Complete() bool { return r.complete }
 
@@ -186,7 +187,7 @@ func (r *Reader) send(kind any) { r.out = append(r.out, Action{Frame: frame(kind
 
 func (r *Reader) fail(err error) {
 	var e *Error
-	if !errors.As(err, &e) && !errors.Is(err, ErrSilent) {
+	if !errors.As(err, &e) {
 		err = malformed("%v", err)
 	}
 	if f := ErrorFrame(err); f != nil {
@@ -480,9 +481,6 @@ func (r *Reader) Tick(now time.Time) []Action {
 		return nil
 	case !r.complete && now.Sub(r.started) >= r.cfg.Limits.HandshakeTimeout:
 		r.fail(&Error{Code: wirepb.ErrorCode_ERROR_CODE_TIMEOUT, Message: fmt.Sprintf("no Hello and Advert within %s", r.cfg.Limits.HandshakeTimeout)})
-		return r.take()
-	case r.cfg.UnhealthyAfter > 0 && now.Sub(r.heard) >= r.cfg.UnhealthyAfter:
-		r.fail(fmt.Errorf("%w: nothing from node %s for %s", ErrSilent, r.peer, now.Sub(r.heard).Round(time.Millisecond)))
 		return r.take()
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.channels)) {

@@ -83,9 +83,6 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// ErrSilent ends a session whose peer has sent nothing for too long.
-var ErrSilent = errors.New("the peer has been silent for too long")
-
 func malformed(format string, args ...any) *Error {
 	return &Error{Code: wirepb.ErrorCode_ERROR_CODE_MALFORMED, Message: fmt.Sprintf(format, args...)}
 }

@@ -276,7 +276,7 @@ func (s *stage) session(d *datadriven.TestData) {
 	var acts []session.Action
 	s.r, acts = session.NewReader(session.ReaderConfig{
 		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Tables: tablesOf(list(d, "tables")), Compare: engine.CompareLSN,
-		UnhealthyAfter: 5 * time.Second, Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
+		Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
 		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places,
 	}, s.now)
 	s.actions(acts)
