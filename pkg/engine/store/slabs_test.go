@@ -128,6 +128,16 @@ func TestRollbackLeavesNoBytes(t *testing.T) {
 	if after := m.Stats(); after != before {
 		t.Fatalf("after rollbacks %+v, before %+v", after, before)
 	}
+	a := m.current().table(benchSchema.Table).arena
+	inUse := 0
+	for _, s := range *a.slabs.Load() {
+		if s != nil {
+			inUse += s.n
+		}
+	}
+	if inUse != a.tail.used {
+		t.Fatalf("%d bytes of slabs are in use after rollbacks, the records take %d", inUse, a.tail.used)
+	}
 }
 
 // TestStageBytes: stages are counted until they are adopted or closed.
