@@ -29,6 +29,9 @@ type Config struct {
 	// Publication to create or adopt; by default tributary_<source>. One that this
 	// package made is extended when a table is added; another is only checked.
 	Publication string
+	// AdoptOnly leaves publications alone: the one named must be there and hold
+	// the tables.
+	AdoptOnly bool
 	// Slot to create; by default tributary_<node>_<source>.
 	Slot string
 	// Permanent keeps the slot over restarts. It needs a durable store.

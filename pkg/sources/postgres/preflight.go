@@ -260,7 +260,7 @@ func (s *Source) checkPublication(ctx context.Context, c *conn, tables []*table,
 		return nil
 	}
 	add := fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", quoteIdent(s.publication), strings.Join(missing, ", "))
-	if r[3] == "t" && r[4] == "t" && owned(tables) {
+	if !s.cfg.AdoptOnly && r[3] == "t" && r[4] == "t" && owned(tables) {
 		if !well {
 			return nil
 		}
@@ -288,6 +288,11 @@ func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table
 		return err
 	}
 	user, db := rows[0][1], rows[0][2]
+	if s.cfg.AdoptOnly {
+		*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q is not there, and the node is not to make it (publication.managed is false)", s.publication),
+			Mend: "As the owner of the tables: " + create})
+		return nil
+	}
 	if rows[0][0] != "t" {
 		*problems = append(*problems, &Problem{Reason: MissingPrivilege, What: fmt.Sprintf("publication %q is not there, and user %q may not create one in database %q", s.publication, user, db),
 			Mend: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s, or as a superuser: %s", quoteIdent(db), quoteIdent(user), create)})

@@ -23,6 +23,7 @@ type Source struct {
 	gate  gate
 
 	mu      sync.Mutex
+	log     engine.LogID // as the engine names it when it acknowledges
 	session *session // idle, between Baseline and Stream
 	poke    func()   // tells the stream's reader of an acknowledgement
 	// known are the tables as the last baseline, and the stream since, had them,
@@ -94,6 +95,7 @@ func (s *Source) Ack(c engine.Cursor, durable bool) {
 		}
 	}
 	s.mu.Lock()
+	s.log = c.Log
 	poke := s.poke
 	s.mu.Unlock()
 	if poke != nil {
@@ -101,12 +103,16 @@ func (s *Source) Ack(c engine.Cursor, durable bool) {
 	}
 }
 
-// LastAckedPosition implements engine.SyncSource. The source has one log.
-func (s *Source) LastAckedPosition(engine.LogID) engine.Position {
-	if lsn := s.acked.Load(); lsn != 0 {
-		return engine.LSN(lsn).Position()
+// LastAckedPosition implements engine.SyncSource. The source has one log, the
+// one that was last acknowledged.
+func (s *Source) LastAckedPosition(log engine.LogID) engine.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lsn := s.acked.Load()
+	if lsn == 0 || log != s.log {
+		return ""
 	}
-	return ""
+	return engine.LSN(lsn).Position()
 }
 
 // SupportsResume implements engine.SyncSource: a temporary slot does not

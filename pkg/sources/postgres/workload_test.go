@@ -28,13 +28,18 @@ type workload struct {
 	errMu sync.Mutex
 }
 
-func startWorkload(t *testing.T, db *testpg.DB, seed uint64, sessions int) *workload {
+func createWorkloadTables(t testing.TB, db *testpg.DB) {
 	t.Helper()
 	for _, table := range workloadTables {
 		db.Exec(t, fmt.Sprintf(`CREATE TABLE %s (id int PRIMARY KEY, n int, b text, c text)`, table), fmt.Sprintf(`ALTER TABLE %s ALTER b SET STORAGE EXTERNAL`, table),
 			fmt.Sprintf(`INSERT INTO %s SELECT i, i, repeat('x', i%%3*1500), NULL FROM generate_series(1,400) i`, table))
 	}
 	db.Exec(t, `ALTER TABLE b REPLICA IDENTITY FULL`)
+}
+
+func startWorkload(t *testing.T, db *testpg.DB, seed uint64, sessions int) *workload {
+	t.Helper()
+	createWorkloadTables(t, db)
 	w := &workload{db: db, seed: seed, stop: make(chan struct{})}
 	for i := range sessions {
 		w.wg.Add(1)
