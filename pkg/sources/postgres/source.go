@@ -24,8 +24,8 @@ type Source struct {
 
 	mu      sync.Mutex
 	log     engine.LogID // as the engine names it when it acknowledges
-	session *session // idle, between Baseline and Stream
-	poke    func()   // tells the stream's reader of an acknowledgement
+	session *session     // idle, between Baseline and Stream
+	poke    func()       // tells the stream's reader of an acknowledgement
 	// known are the tables as the last baseline, and the stream since, had them,
 	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
 	known map[uint32]*engine.Schema
