@@ -74,7 +74,7 @@ for _ in $(seq 100); do
   [ "$after" = "$before" ] || [ "$after" = none ] || break
   sleep 0.1
 done
-[ "$after" != "$before" ] && [ "$after" != none ] || die "the edge did not move to another parent"
+if [ "$after" = "$before" ] || [ "$after" = none ]; then die "the edge did not move to another parent"; fi
 echo "the edge moved to $after by itself, without the operator"
 kubectl -n tributary-system scale deployment --all --replicas=1 >/dev/null
 wait $writer

@@ -172,7 +172,7 @@ func postgresSource(p *nodeconfig.Postgres) (engine.SyncSource, error) {
 	return postgres.New(postgres.Config{
 		ConnString:  u.String(),
 		Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
-		Tables:      tables, Publication: p.Publication.Name, Slot: p.Slot,
+		Tables:      tables, Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot,
 	})
 }
 
