@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/tributary-dev/tributary/api/v1alpha1"
 	"github.com/tributary-dev/tributary/controllers/topology"
 )
 
@@ -18,7 +21,7 @@ import (
 type board struct {
 	mu       sync.Mutex
 	plan     topology.Plan
-	observed map[topology.Key]*observed
+	observed map[topology.Key]*observed // nil until all nodes have been asked once
 
 	topology, nodes, postgresSources, fanoutSources wake
 }
@@ -74,11 +77,19 @@ func wakeChanged[T any](w *wake, old, now map[topology.Key]*T) {
 	}
 }
 
-// node returns the plan of a node and what was last heard of it.
-func (b *board) node(k topology.Key) (*topology.Node, *observed) {
+// node returns the plan of a node.
+func (b *board) node(k topology.Key) *topology.Node {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.plan.Nodes[k], b.observed[k]
+	return b.plan.Nodes[k]
+}
+
+// heard returns what was last heard of a node; false before all nodes have been
+// asked once, when nothing can be said of any.
+func (b *board) heard(k topology.Key) (*observed, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.observed[k], b.observed != nil
 }
 
 func (b *board) postgresSource(k topology.Key) *topology.SourcePlan {
@@ -99,7 +110,14 @@ func (b *board) setObserved(now map[topology.Key]*observed) {
 	b.mu.Lock()
 	old := b.observed
 	b.observed = now
+	var waiting []topology.Key
+	if old == nil { // all have waited for this
+		waiting = slices.Collect(maps.Keys(b.plan.Nodes))
+	}
 	b.mu.Unlock()
+	for _, k := range waiting {
+		b.nodes.up(k)
+	}
 	moved := false
 	for k := range old {
 		if now[k] == nil {
@@ -118,14 +136,28 @@ func (b *board) setObserved(now map[topology.Key]*observed) {
 	}
 }
 
-// reported is which node each source reads from, as far as was heard.
-func (b *board) reported() map[topology.SourceKey]topology.Key {
+// reported is which node each source reads from: as was last heard, or else as
+// status says, so that neither a new manager nor a node out of its reach changes
+// the plan.
+func (b *board) reported(nodes []v1alpha1.ReplicationNode) map[topology.SourceKey]topology.Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := map[topology.SourceKey]topology.Key{}
-	for k, o := range b.observed {
-		for source, parent := range o.parents() {
-			out[topology.SourceKey{Node: k, Source: source}] = parent
+	for i := range nodes {
+		k := topology.Key{Namespace: nodes[i].Namespace, Name: nodes[i].Name}
+		if o := b.observed[k]; o != nil {
+			for source, parent := range o.parents() {
+				out[topology.SourceKey{Node: k, Source: source}] = parent
+			}
+			continue
+		}
+		for _, s := range nodes[i].Status.Sources {
+			if s.Parent == nil {
+				continue
+			}
+			if parent, ok := topology.ParseID(s.Parent.ID); ok {
+				out[topology.SourceKey{Node: k, Source: s.Name}] = parent
+			}
 		}
 	}
 	return out

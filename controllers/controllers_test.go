@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -341,7 +342,8 @@ type kubelet struct {
 	doc func() nodeconfig.Statusz
 }
 
-func (k *kubelet) run(t *testing.T, ns, name, ip string) {
+// run starts the pod; silence makes it unreachable.
+func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", ip+":8080")
 	if err != nil {
@@ -356,7 +358,8 @@ func (k *kubelet) run(t *testing.T, ns, name, ip string) {
 	})}
 	done := make(chan struct{})
 	go func() { _ = srv.Serve(l); close(done) }()
-	t.Cleanup(func() { _ = srv.Close(); <-done })
+	silence = sync.OnceFunc(func() { _ = srv.Close(); <-done })
+	t.Cleanup(silence)
 
 	var template corev1.PodTemplateSpec
 	eventually(t, "the workload of "+name, func(ctx context.Context) error {
@@ -382,6 +385,7 @@ func (k *kubelet) run(t *testing.T, ns, name, ip string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cl.Delete(context.Background(), pod, client.GracePeriodSeconds(0)) })
+	return silence
 }
 
 // What nodes say becomes status; what they say of parents goes into the plan;
@@ -403,7 +407,7 @@ func TestNodeStatus(t *testing.T) {
 		state <- d
 	}
 	k := &kubelet{doc: func() nodeconfig.Statusz { d := <-state; state <- d; return d }}
-	k.run(t, ns, "a", "127.0.7.1")
+	silence := k.run(t, ns, "a", "127.0.7.1")
 
 	wantCondition(t, ns, "a", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "")
 	wantCondition(t, ns, "a", v1alpha1.ConditionCaughtUp, metav1.ConditionTrue, v1alpha1.ReasonCaughtUp, "")
@@ -473,6 +477,16 @@ func TestNodeStatus(t *testing.T) {
 		d.Refused = []nodeconfig.RefusedAdvert{{Log: "pg-1@1", Reason: "LoopDetected", Path: []string{"far/b", ns + "/a", "far/root"}}}
 	})
 	wantCondition(t, ns, "a", v1alpha1.ConditionAcyclic, metav1.ConditionFalse, v1alpha1.ReasonLoopDetected, fmt.Sprintf("far/root → %s/a → far/b → %s/a", ns, ns))
+
+	// K11: out of the manager's reach nothing is known, and nothing changes.
+	silence()
+	wantCondition(t, ns, "a", v1alpha1.ConditionStreaming, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, "")
+	if n, err = node(t.Context(), ns, "a"); err != nil || n.Status.Parent != "b" {
+		t.Errorf("the last known parent is %q: %v", n.Status.Parent, err)
+	}
+	time.Sleep(time.Second)
+	wantWiring(t, ns, "b", "root")
+	wantWiring(t, ns, "a", "root", "b")
 }
 
 // wantKstatus waits for what GitOps tools make of a node.
@@ -528,7 +542,7 @@ func TestCaseK14(t *testing.T) {
 		wantCondition(t, ns, fmt.Sprintf("n%d", i), v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 	}
 	k := &kubelet{doc: func() nodeconfig.Statusz {
-		return nodeconfig.Statusz{Sources: []nodeconfig.SourceStatus{{Name: "up", State: nodeconfig.StateStreaming}}, Logs: []nodeconfig.LogStatus{{Source: "up", LagSeconds: float64(time.Now().Nanosecond()) / 2e9}}}
+		return nodeconfig.Statusz{Node: ns + "/n0", Sources: []nodeconfig.SourceStatus{{Name: "up", State: nodeconfig.StateStreaming}}, Logs: []nodeconfig.LogStatus{{Source: "up", LagSeconds: float64(time.Now().Nanosecond()) / 2e9}}}
 	}}
 	k.run(t, ns, "n0", "127.0.7.2")
 	wantCondition(t, ns, "n0", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "")

@@ -62,11 +62,11 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if node.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // what it owns goes with it, and pods drain
 	}
-	plan, seen := r.board.node(req.NamespacedName)
+	plan := r.board.node(req.NamespacedName)
 	if plan == nil || plan.UID != node.UID || plan.Generation != node.Generation {
 		return reconcile.Result{}, nil // the planner wakes this again
 	}
-	f := &facts{node: &node, plan: plan, observed: seen}
+	f := &facts{node: &node, plan: plan}
 	if err := r.apply(ctx, f); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -78,6 +78,10 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		if err := r.applier.stop(ctx, &node, f.running); err != nil {
 			return reconcile.Result{}, err
 		}
+	}
+	var asked bool
+	if f.observed, asked = r.board.heard(req.NamespacedName); !asked {
+		return reconcile.Result{}, nil // the Poller wakes this again
 	}
 	return r.write(ctx, f)
 }
@@ -111,6 +115,7 @@ func (r *nodeReconciler) apply(ctx context.Context, f *facts) error {
 // settle keeps an error that a person must mend as a fact and returns any other.
 func (f *facts) settle(err error) error {
 	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the node goes with it
 	case errors.Is(err, errNotOurs):
 		f.conflict = fmt.Sprintf("%s%s: rename the node, or delete the object.", "T", err.Error()[1:])
 	case apierrors.IsInvalid(err):

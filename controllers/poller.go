@@ -97,6 +97,10 @@ func (p *poller) poll(ctx context.Context) error {
 
 func idOf(pod *corev1.Pod) podID { return podID{pod.Namespace, pod.Name, string(pod.UID)} }
 
+func nodeOf(pod *corev1.Pod) topology.Key {
+	return topology.Key{Namespace: pod.Namespace, Name: pod.Labels[workload.LabelInstance]}
+}
+
 func (p *poller) ask(ctx context.Context, pod *corev1.Pod) {
 	doc, err := p.get(ctx, pod)
 	if err != nil {
@@ -123,7 +127,13 @@ func (p *poller) get(ctx context.Context, pod *corev1.Pod) (*nodeconfig.Statusz,
 		return nil, fmt.Errorf("%s answers %s", url, resp.Status)
 	}
 	doc := &nodeconfig.Statusz{}
-	return doc, json.NewDecoder(io.LimitReader(resp.Body, maxStatusz)).Decode(doc)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStatusz)).Decode(doc); err != nil {
+		return nil, fmt.Errorf("%s does not answer with a status document: %w", url, err)
+	}
+	if want := nodeOf(pod).String(); doc.Node != want { // an address that another pod has by now
+		return nil, fmt.Errorf("%s is of the node %s, not of %s", url, doc.Node, want)
+	}
+	return doc, nil
 }
 
 // collect puts the reports of the pods together by node, and forgets pods that
@@ -141,7 +151,7 @@ func (p *poller) collect(pods []corev1.Pod, now time.Time) map[topology.Key]*obs
 			continue
 		}
 		there[id] = true
-		k := topology.Key{Namespace: pod.Namespace, Name: pod.Labels[workload.LabelInstance]}
+		k := nodeOf(pod)
 		docs[k] = append(docs[k], r.doc)
 	}
 	for id := range p.last {

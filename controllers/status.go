@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,6 +80,7 @@ func (f *facts) sources(s *v1alpha1.ReplicationNodeStatus) {
 			candidates[w.Name] = append(candidates[w.Name], v1alpha1.CandidateStatus{ID: c.ID, Eligible: c.Eligible, Why: c.Why})
 		}
 	}
+	before := f.node.Status.Sources
 	s.Sources, s.Parent = nil, ""
 	for i := range f.node.Spec.Sources {
 		name := f.node.Spec.Sources[i].Name
@@ -93,6 +95,8 @@ func (f *facts) sources(s *v1alpha1.ReplicationNodeStatus) {
 		}
 		if o, ok := seen[name]; ok {
 			out.State, out.Parent = o.state, o.parent
+		} else if i := slices.IndexFunc(before, func(b v1alpha1.NodeSourceStatus) bool { return b.Name == name }); i >= 0 && f.running.existing > 0 {
+			out.State, out.Parent = before[i].State, before[i].Parent // the node's last word
 		}
 		if out.Parent != nil && s.Parent == "" {
 			s.Parent = strings.TrimPrefix(out.Parent.ID, f.node.Namespace+"/")

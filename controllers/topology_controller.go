@@ -107,7 +107,7 @@ func (r *topologyReconciler) inputs(ctx context.Context) (in topology.Inputs, er
 	}
 	return topology.Inputs{
 		Nodes: nodes.Items, PostgresSources: postgres.Items, FanoutSources: fanout.Items,
-		Last: r.last, Reported: r.board.reported(),
+		Last: r.last, Reported: r.board.reported(nodes.Items),
 	}, nil
 }
 

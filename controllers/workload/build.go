@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -232,8 +233,11 @@ func (b *builder) workload() any {
 	}
 	match := metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))
 	if b.plan.SlotHolder {
+		// Parallel, since an ordered StatefulSet never replaces a pod that has not
+		// become ready, whatever is mended in its configuration.
 		return appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
-			WithSpec(appsac.StatefulSetSpec().WithReplicas(replicas).WithServiceName(b.n.Name).WithSelector(match).WithTemplate(b.pod()))
+			WithSpec(appsac.StatefulSetSpec().WithReplicas(replicas).WithServiceName(b.n.Name).
+				WithPodManagementPolicy(appsv1.ParallelPodManagement).WithSelector(match).WithTemplate(b.pod()))
 	}
 	// A pod is added before one is taken away, so that readers have a place to
 	// move to.

@@ -91,8 +91,8 @@ func TestSlotHolder(t *testing.T) {
 	t.Parallel()
 	o := build(t, root())
 	sts := find[appsv1.StatefulSet](t, o, "StatefulSet", "root")
-	if *sts.Spec.Replicas != 1 {
-		t.Errorf("%d replicas", *sts.Spec.Replicas)
+	if *sts.Spec.Replicas != 1 || sts.Spec.PodManagementPolicy != appsv1.ParallelPodManagement {
+		t.Errorf("%d replicas, %s", *sts.Spec.Replicas, sts.Spec.PodManagementPolicy)
 	}
 	static := find[corev1.ConfigMap](t, o, "ConfigMap", "root-static").Data["node.yaml"]
 	c, err := nodeconfig.Parse("node.yaml", []byte(static))
