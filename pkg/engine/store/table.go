@@ -19,9 +19,8 @@ type table struct {
 	tail  tail
 
 	// of the transaction that writes it
-	owner   uint64 // seq of the root it is being written for
-	start   tail
-	dropped bool // replaced within the transaction
+	owner uint64 // seq of the root it is being written for
+	start tail
 }
 
 func newTable(name engine.TableName, s *shapes) *table {

@@ -163,9 +163,6 @@ func (t *tx) Adopt(s engine.Stage) error {
 	if err != nil {
 		return err
 	}
-	if old := t.root.table(n.name); old != nil && old.owner == t.root.seq {
-		old.dropped = true
-	}
 	n.owner, n.start = t.root.seq, n.arena.begin()
 	t.own(n)
 	t.last = n
@@ -271,9 +268,6 @@ func (t *tx) Commit() error {
 	}
 	m := t.m
 	for _, n := range t.tables {
-		if n.dropped {
-			continue
-		}
 		n.trim(m.opts.Tombstones)
 		n.seal(t.root.seq)
 		if len(n.arena.retired) > 0 {

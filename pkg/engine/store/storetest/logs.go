@@ -220,6 +220,7 @@ func testResetDrop(t *testing.T, open Open) {
 		h.equal(ids, []engine.LogID{logX, logX8, logY}, "logs, in order")
 		i, _ := v.Log(logX)
 		h.equal(i.Oldest, position(4), "oldest after a reset")
+		h.equal(i.Time, engine.Time(40), "time, which never falls")
 		_, err := v.ReadLog(logX, position(3), 1<<20)
 		h.fails(err, engine.ErrGap, "ReadLog before what is held")
 		_, err = v.ReadPart(logX, "", 1, 1<<20)
