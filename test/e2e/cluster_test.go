@@ -249,14 +249,13 @@ func waitReady(t *testing.T, ns string, limit time.Duration, nodes ...string) {
 
 func scaleManager(t *testing.T, replicas int32) {
 	t.Helper()
-	d := &appsv1.Deployment{}
+	ctx := context.Background() // also at the end of a test, when its context is gone
 	var list appsv1.DeploymentList
-	if err := cluster.cl.List(t.Context(), &list, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "tributary"}); err != nil || len(list.Items) != 1 {
+	if err := cluster.cl.List(ctx, &list, client.InNamespace(systemNamespace), client.MatchingLabels{"app.kubernetes.io/name": "tributary"}); err != nil || len(list.Items) != 1 {
 		t.Fatalf("the manager's Deployment: %v, %d found", err, len(list.Items))
 	}
-	d = &list.Items[0]
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
-	if err := cluster.cl.Patch(context.Background(), d, patch); err != nil {
+	if err := cluster.cl.Patch(ctx, &list.Items[0], patch); err != nil {
 		t.Fatal(err)
 	}
 }
