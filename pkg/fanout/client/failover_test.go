@@ -182,8 +182,10 @@ func TestServerKilledInTheMiddleOfASnapshot(t *testing.T) {
 	p1, _ := ft.Child(t, "p1", nil, root)
 	p2, _ := ft.Child(t, "p2", nil, root)
 	ft.Converged(t, o, table, p1, p2)
-	leaf, src := ft.Child(t, "leaf", func(c *client.Config) { c.Buffer = 1 }, p1, p2)
-	ft.Eventually(t, 10*time.Second, func() error {
+	src := ft.Source(t, "leaf", func(c *client.Config) { c.Buffer = 1 }, p1, p2)
+	src.Pause() // so that the snapshot stops where the credit ends
+	leaf := ft.Start(t, "leaf", ft.Options{}, map[string]engine.SyncSource{"up": src})
+	ft.Eventually(t, 20*time.Second, func() error {
 		for _, l := range src.Status().Logs {
 			if l.Buffered > 0 && l.Received == "" {
 				return nil
@@ -191,6 +193,7 @@ func TestServerKilledInTheMiddleOfASnapshot(t *testing.T) {
 		}
 		return errors.New("the snapshot has not begun")
 	})
+	src.Resume()
 	p1.Stop()
 	o.Put("meanwhile", "written")
 	ft.Converged(t, o, table, leaf)

@@ -183,7 +183,7 @@ func (l *link) receive() {
 // the time.
 func (l *link) send(ctx context.Context) {
 	defer l.wg.Done()
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(session.HeadEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -101,6 +101,13 @@ func (o *Origin) Write(changes ...Change) engine.Position {
 	return o.lsn.Position()
 }
 
+// Next returns the position that the next transaction will have.
+func (o *Origin) Next() engine.Position {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return (o.lsn + 16).Position()
+}
+
 // Digest returns a digest of a table's rows at the origin.
 func (o *Origin) Digest(t engine.TableName) string {
 	o.mu.Lock()

@@ -8,12 +8,14 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -106,8 +108,9 @@ func (c *counting) position() engine.Position {
 	return c.at
 }
 
-// read starts a reader of a node into a sink; it ends with the test.
-func read(t *testing.T, n *ft.Node, id string, sink engine.Sink, change func(*client.Config)) *client.Source {
+// read connects a reader to a node and lets it read into a sink, until the test
+// ends.
+func read(t *testing.T, n *ft.Node, id string, sink engine.Sink, change func(*client.Config)) {
 	t.Helper()
 	s := ft.Source(t, id, func(c *client.Config) {
 		c.Patience = time.Minute
@@ -116,65 +119,107 @@ func read(t *testing.T, n *ft.Node, id string, sink engine.Sink, change func(*cl
 		}
 	}, n)
 	ctx, cancel := context.WithCancel(context.Background())
+	if _, err := s.Init(ctx, engine.Env{}); err != nil {
+		cancel()
+		t.Errorf("%s: %v", id, err)
+		return
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if _, err := s.Init(ctx, engine.Env{}); err != nil {
-			if ctx.Err() == nil {
-				t.Errorf("%s: %v", id, err)
-			}
-			return
-		}
 		if err := s.Stream(ctx, nil, sink); err != nil && ctx.Err() == nil {
 			t.Errorf("%s: %v", id, err)
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	return s
 }
 
-func TestManyReaders(t *testing.T) { // by itself: it takes the whole machine
-	const readers = 250
+// A tenth of the readers take in their baseline and nothing after it: the
+// others get everything, in order, and each of them only once.
+func TestManyReaders(t *testing.T) {
+	t.Parallel()
+	const readers, credit = 250, 256 << 10
 	o := ft.NewOrigin(100, "t")
 	n := ft.Start(t, "n", ft.Options{}, map[string]engine.SyncSource{"pg": o})
-	sinks := make([]*counting, readers)
-	for i := range sinks {
-		sinks[i] = &counting{}
-		if i%10 == 0 { // stalled: nothing of theirs may hold up the others
-			sinks[i].delay = time.Hour
-		}
-		read(t, n, fmt.Sprintf("r%03d", i), sinks[i], func(c *client.Config) { c.Buffer = 1 })
+	ft.Converged(t, o, table, n)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	conns := make([]*grpc.ClientConn, 10)
+	for i := range conns {
+		conns[i] = dial(t, n)
 	}
-	ft.Eventually(t, 2*time.Minute, func() error {
-		for i, s := range sinks {
-			if s.position() == "" {
-				return fmt.Errorf("reader %d has no baseline", i)
+	var done, started errgroup.Group
+	var last atomic.Pointer[string]
+	baselined := make(chan struct{}, readers)
+	started.SetLimit(16)
+	for i := range readers {
+		started.Go(func() error {
+			stream, err := wirepb.NewReplicationClient(conns[i%len(conns)]).Session(ctx)
+			if err != nil {
+				return err
 			}
+			r := &raw{t, stream, nil}
+			r.send(hello(fmt.Sprintf("r%03d", i)))
+			ad := r.until(func(f *wirepb.Frame) bool { return f.GetAdvert() != nil }).GetAdvert()
+			r.send(&wirepb.Frame{Kind: &wirepb.Frame_Subscribe{Subscribe: &wirepb.Subscribe{Channel: 1, Log: ad.GetLogs()[0].GetLog(), Credit: credit}}})
+			done.Go(func() error {
+				end := r.until(func(f *wirepb.Frame) bool { return f.GetSnapshotEnd() != nil }).GetSnapshotEnd()
+				if end.GetRecords() != 100 {
+					return fmt.Errorf("reader %d got %d rows", i, end.GetRecords())
+				}
+				baselined <- struct{}{}
+				if i%10 == 0 {
+					return nil // its stream stays open until the test ends
+				}
+				for at := end.GetCursors()[0].GetCursor().GetPosition(); ; {
+					b := r.until(func(f *wirepb.Frame) bool { return f.GetBatch() != nil }).GetBatch()
+					if b.GetPrev() != at {
+						return fmt.Errorf("reader %d is at %s, and the next batch follows %s", i, at, b.GetPrev())
+					}
+					if at = b.GetPosition(); last.Load() != nil && at == *last.Load() {
+						return nil
+					}
+					r.send(&wirepb.Frame{Kind: &wirepb.Frame_Credit{Credit: &wirepb.Credit{Channel: 1, Bytes: uint64(len(b.GetPayload()))}}})
+				}
+			})
+			return nil
+		})
+	}
+	if err := started.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for range readers {
+		select {
+		case <-baselined:
+		case <-ctx.Done():
+			t.Fatal("not every reader has its baseline")
 		}
-		return nil
-	})
+	}
 	if got := len(n.Server.Readers()); got != readers {
 		t.Errorf("the server has %d readers, of %d", got, readers)
 	}
-	var last engine.Position
 	big := strings.Repeat("b", 2000)
-	for i := range 500 { // a megabyte: the stalled readers have credit for an eighth of it
-		last = o.Put(fmt.Sprintf("k%03d", i%100), big)
+	for i := range 80 { // three times the credit of the stalled ones
+		var tx []ft.Change
+		for j := range 5 {
+			tx = append(tx, ft.Change{Table: table, Key: fmt.Sprintf("k%03d", (i*5+j)%100), Value: big})
+		}
+		o.Write(tx...)
 	}
-	ft.Eventually(t, 2*time.Minute, func() error {
-		for i, s := range sinks {
-			if i%10 != 0 && s.position() != last {
-				return fmt.Errorf("reader %d is at %s, of %s", i, s.position(), last)
+	ft.Converged(t, o, table, n)
+	end := string(o.Next())
+	last.Store(&end)
+	o.Put("k000", "end")
+	if err := done.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, r := range n.Server.Readers() {
+		var i int
+		_, _ = fmt.Sscanf(r.GetNodeId(), "r%d", &i)
+		for _, c := range r.GetChannels() {
+			if i%10 == 0 && (c.GetCredit() > 0 || c.GetCredit() < -64<<10) {
+				t.Errorf("stalled reader %d has credit for %d bytes", i, c.GetCredit())
 			}
-		}
-		return nil
-	})
-	for i, s := range sinks {
-		if i%10 == 0 && s.position() == last {
-			t.Errorf("reader %d does not stall", i)
-		}
-		if s.fault != nil {
-			t.Errorf("reader %d: %v", i, s.fault)
 		}
 	}
 	var live runtime.MemStats
