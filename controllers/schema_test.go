@@ -37,7 +37,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"consumer":     {node("{serve: {allowedConsumers: [{namespace: A*}]}, sources: [{name: a, fanoutSourceRef: {name: x}}]}"), "A consumer's namespace must be the name of a namespace, or * for every one."},
 		"two upstream": {fanout("{upstreams: [{nodeRef: {name: a}, address: 'b:1'}]}"), "An upstream must have exactly one of nodeRef, selector and address."},
 		"address":      {fanout("{upstreams: [{address: 'http://b'}]}"), "An address must be host:port or dns:///host:port."},
-		"policy":       {fanout("{upstreams: [{address: 'b:1'}], failover: {unhealthyAfter: 1ms}}"), "unhealthyAfter must be a duration from 50ms to 1h"},
+		"policy":       {fanout("{upstreams: [{address: 'b:1'}], failover: {unhealthyAfter: 1ms}}"), "unhealthyAfter must be a duration from 750ms to 1h"},
 		"slot":         {node("{sources: [{name: a, postgres: " + pg + ", slot: {name: My-Slot}}}]}"), "A slot's name may hold lower case letters, digits and underscores only, at most 63 of them."},
 		"no authority": {node("{sources: [{name: a, postgres: " + pg + ", tls: {mode: VerifyFull}}}]}"), "tls.caSecretRef is needed with the modes VerifyCA and VerifyFull"},
 	} {

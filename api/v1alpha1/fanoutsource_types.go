@@ -50,12 +50,12 @@ const (
 // FailoverPolicy says when a node leaves its parent for the next candidate.
 type FailoverPolicy struct {
 	// UnhealthyAfter is how long a parent's stream must be down before the
-	// node leaves it, at least 750ms; 1s when it is not set. A connection that
+	// node leaves it; 1s when it is not set. A connection that
 	// breaks is left at once.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('50ms') && duration(self) <= duration('1h')",message="unhealthyAfter must be a duration from 50ms to 1h, such as 1s."
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('750ms') && duration(self) <= duration('1h')",message="unhealthyAfter must be a duration from 750ms to 1h, such as 1s."
 	UnhealthyAfter *metav1.Duration `json:"unhealthyAfter,omitempty"`
 
 	// RecoverAfter is how long a preferred parent must have been well before
@@ -77,14 +77,6 @@ type FailoverPolicy struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	MaxSwitchesPerHour *int32 `json:"maxSwitchesPerHour,omitempty"`
-
-	// MaxLag is how far behind a parent may be before the node prefers
-	// another one that is not; unbounded when it is not set.
-	// +optional
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="maxLag must be a duration from 1s to 24h, such as 30s."
-	MaxLag *metav1.Duration `json:"maxLag,omitempty"`
 }
 
 // Upstream is a place to take data from: a node, nodes by their labels, or an

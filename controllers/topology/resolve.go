@@ -173,9 +173,6 @@ func policy(f *v1alpha1.FailoverPolicy) (out nodeconfig.Policy) {
 		if f.RecoverAfter != nil {
 			out.RecoverAfter = f.RecoverAfter.Duration
 		}
-		if f.MaxLag != nil {
-			out.MaxLag = f.MaxLag.Duration
-		}
 		if f.MaxSwitchesPerHour != nil {
 			out.MaxSwitchesPerHour = int(*f.MaxSwitchesPerHour)
 		}

@@ -128,13 +128,10 @@ func (w *Wiring) check(p *problems) {
 }
 
 func (q *Policy) check(p *problems, path string) {
-	between(p, path+".unhealthyAfter", q.UnhealthyAfter, 50*time.Millisecond, time.Hour, "from 50ms to 1h")
+	between(p, path+".unhealthyAfter", q.UnhealthyAfter, 750*time.Millisecond, time.Hour, "from 750ms to 1h")
 	between(p, path+".recoverAfter", q.RecoverAfter, time.Millisecond, 24*time.Hour, "from 1ms to 24h")
 	oneOf(p, path+".failback", q.Failback, failbacks)
 	between(p, path+".maxSwitchesPerHour", q.MaxSwitchesPerHour, 1, 3600, "from 1 to 3600")
-	if q.MaxLag != 0 {
-		between(p, path+".maxLag", q.MaxLag, time.Second, 24*time.Hour, "from 1s to 24h, or leave it out for no bound")
-	}
 }
 
 // CheckWiring says whether w wires exactly the fan-out sources of c. file is

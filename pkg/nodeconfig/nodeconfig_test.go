@@ -146,14 +146,13 @@ sources:
     candidates:
       - {id: shop/a, address: a, eligible: true}
       - {id: shop/a, address: 'dns:///a.shop.svc:7400', eligible: true}
-    policy: {unhealthyAfter: 1ms, maxLag: 10ms, failback: never}
+    policy: {unhealthyAfter: 1ms, failback: never}
 `))
 	want = `wiring.yaml:1: epoch is missing: give a number from 1 that grows with each change
 wiring.yaml:5: sources[0].candidates[0].address must not be "a": write host:port or dns:///host:port
 wiring.yaml:6: sources[0].candidates[1].id "shop/a" is also at sources[0].candidates[0].id: use each once
-wiring.yaml:7: sources[0].policy.unhealthyAfter must not be 1ms: use a value from 50ms to 1h
-wiring.yaml:7: sources[0].policy.failback must not be "never": use automatic or manual
-wiring.yaml:7: sources[0].policy.maxLag must not be 10ms: use a value from 1s to 24h, or leave it out for no bound`
+wiring.yaml:7: sources[0].policy.unhealthyAfter must not be 1ms: use a value from 750ms to 1h
+wiring.yaml:7: sources[0].policy.failback must not be "never": use automatic or manual`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -297,7 +296,7 @@ func drawWiring(t *rapid.T) *nodeconfig.Wiring {
 			s.Candidates = append(s.Candidates, nodeconfig.Candidate{ID: id, Address: "dns:///" + id + ".shop.svc:7400", Eligible: rapid.Bool().Draw(t, "eligible")})
 		}
 		if rapid.Bool().Draw(t, "policy") {
-			s.Policy = nodeconfig.Policy{UnhealthyAfter: time.Duration(rapid.Int64Range(int64(50*time.Millisecond), int64(time.Hour)).Draw(t, "after")), MaxLag: time.Minute, Failback: "manual", MaxSwitchesPerHour: 1}
+			s.Policy = nodeconfig.Policy{UnhealthyAfter: time.Duration(rapid.Int64Range(int64(750*time.Millisecond), int64(time.Hour)).Draw(t, "after")), Failback: "manual", MaxSwitchesPerHour: 1}
 		}
 		w.Sources = append(w.Sources, s)
 	}

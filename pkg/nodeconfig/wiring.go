@@ -50,8 +50,6 @@ type Policy struct {
 	Failback string `yaml:"failback"`
 	// MaxSwitchesPerHour bounds the moves made while the present parent answers.
 	MaxSwitchesPerHour int `yaml:"maxSwitchesPerHour"`
-	// MaxLag of a parent before another is preferred; 0 is unbounded.
-	MaxLag time.Duration `yaml:"maxLag,omitempty"`
 }
 
 // Defaults of Policy.

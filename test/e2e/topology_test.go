@@ -58,7 +58,7 @@ spec:
   sources:
   - name: up
     fanout:
-      failover: {unhealthyAfter: 500ms, recoverAfter: 5s}
+      failover: {recoverAfter: 5s}
       upstreams:
 %s`, name, replicas, ups)
 }
