@@ -131,10 +131,15 @@ func (s *source) Baseline(ctx context.Context, to engine.Sink) error {
 	s.u.mu.Unlock()
 	switch s.fault {
 	case "baseline behind its rows":
-		time.Sleep(20 * time.Millisecond) // others write meanwhile
-		s.u.mu.Lock()
-		at = s.u.lost + len(s.u.history)
-		s.u.mu.Unlock()
+		for start := time.Now(); ; time.Sleep(time.Millisecond) { // others write meanwhile
+			s.u.mu.Lock()
+			now := s.u.lost + len(s.u.history)
+			s.u.mu.Unlock()
+			if now >= at+20 || time.Since(start) > patience {
+				at = now
+				break
+			}
+		}
 	case "loses a row":
 		rs = rs[:max(0, len(rs)-1)]
 	}
