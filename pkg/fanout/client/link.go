@@ -170,12 +170,20 @@ func (l *link) receive() {
 		r.mu.Lock()
 		heads := l.perform(l.machine.Frame(r.cfg.Now(), f))
 		sink := r.sink
+		if sink == nil || len(heads) == 0 {
+			r.mu.Unlock()
+			continue
+		}
+		r.busy++ // the sink is in use until this is done
 		r.mu.Unlock()
 		for _, h := range heads {
-			if sink != nil {
-				sink.Head(h.Log, h.Position, h.Time)
-			}
+			sink.Head(h.Log, h.Position, h.Time)
 		}
+		r.mu.Lock()
+		if r.busy--; r.sink == nil {
+			r.bump()
+		}
+		r.mu.Unlock()
 	}
 }
 

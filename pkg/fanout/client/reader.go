@@ -316,6 +316,10 @@ func (r *Reader) start(ctx context.Context, sink engine.Sink, from engine.Cursor
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sink, r.sinkCtx, r.streaming = sink, ctx, stream
+	if r.paused {
+		r.told = "" // the engine has just said otherwise
+		r.tell(engine.ReasonPaused, nil)
+	}
 	if !r.active {
 		r.active = true
 		scope := wire.ScopeOf(r.cfg.Tables)
@@ -362,10 +366,14 @@ func (r *Reader) Close() {
 	r.cfg.Edges.set(r, "", nil)
 }
 
-// Ack says that everything up to c has been applied; the upstream is told.
+// Ack says that everything up to c has been applied; the upstream is told. An
+// older cursor than the last changes nothing.
 func (r *Reader) Ack(c engine.Cursor, durable bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.cfg.Compare(c.Position, r.acked[c.Log].cursor.Position) < 0 {
+		return
+	}
 	r.acked[c.Log] = ackedAt{c, durable}
 	if r.link != nil {
 		r.link.machine.Ack(c.CursorKey, c.Position, durable)
@@ -388,8 +396,8 @@ func (r *Reader) Resume() { r.setPaused(false) }
 
 func (r *Reader) setPaused(p bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.paused == p {
-		r.mu.Unlock()
 		return
 	}
 	r.paused = p
@@ -397,12 +405,10 @@ func (r *Reader) setPaused(p bool) {
 		r.link.perform(r.link.machine.SetWindow(r.window()))
 	}
 	r.wakeAll()
-	streaming, report := r.active && r.link != nil, r.report
-	r.mu.Unlock()
 	if p {
-		report(engine.ReasonPaused, nil)
-	} else if streaming {
-		report(engine.ReasonStreaming, nil)
+		r.tell(engine.ReasonPaused, nil)
+	} else if r.link != nil {
+		r.tell(engine.ReasonStreaming, nil)
 	}
 }
 

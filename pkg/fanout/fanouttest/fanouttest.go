@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -54,12 +55,14 @@ type write struct {
 	changes []Change
 }
 
-// Change is a change of a row of two text columns; no value deletes it.
+// Change is a change of a row of two text columns: Gone deletes it, and
+// Truncate takes all of the table's.
 type Change struct {
-	Table engine.TableName
-	Key   string
-	Value string
-	Gone  bool
+	Table    engine.TableName
+	Key      string
+	Value    string
+	Gone     bool
+	Truncate bool
 }
 
 // NewOrigin returns an origin with tables, each with rows of that many keys.
@@ -87,9 +90,12 @@ func (o *Origin) Write(changes ...Change) engine.Position {
 	defer o.mu.Unlock()
 	o.lsn += 16
 	for _, c := range changes {
-		if c.Gone {
+		switch {
+		case c.Truncate:
+			clear(o.rows[c.Table])
+		case c.Gone:
 			delete(o.rows[c.Table], c.Key)
-		} else {
+		default:
 			o.rows[c.Table][c.Key] = c.Value
 		}
 	}
@@ -106,6 +112,13 @@ func (o *Origin) Next() engine.Position {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return (o.lsn + 16).Position()
+}
+
+// Rows returns a table's rows at the origin, first column to second.
+func (o *Origin) Rows(t engine.TableName) map[string]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.rows[t])
 }
 
 // Digest returns a digest of a table's rows at the origin.
@@ -198,9 +211,12 @@ func (o *Origin) Stream(ctx context.Context, _ engine.Cursors, sink engine.Sink)
 				for _, c := range w.changes {
 					sc := schemas[c.Table]
 					ch := engine.Change{Op: engine.OpPut, Schema: sc, Key: engine.AppendKeyValue(nil, c.Key)}
-					if c.Gone {
+					switch {
+					case c.Truncate:
+						ch.Op, ch.Key = engine.OpTruncate, nil
+					case c.Gone:
 						ch.Op = engine.OpDelete
-					} else {
+					default:
 						ch.Row = Row(sc, c.Key, c.Value)
 					}
 					t.Changes = append(t.Changes, ch)

@@ -3,12 +3,14 @@ package fanout_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/sourcetest"
 	ft "github.com/tributary-dev/tributary/pkg/fanout/fanouttest"
 	"github.com/tributary-dev/tributary/pkg/sources/fanout"
 )
@@ -53,6 +55,52 @@ func TestSource(t *testing.T) {
 			}
 		}
 		return fmt.Errorf("p2 does not know how far its reader is: %+v", p2.Engine.Status().Readers)
+	})
+}
+
+// The suite that every source passes.
+func TestSuite(t *testing.T) {
+	tables := []engine.TableName{ft.Table("t"), ft.Table("u")}
+	sourcetest.Run(t, func(t testing.TB) sourcetest.Fixture {
+		o := ft.NewOrigin(50, "t", "u")
+		root := ft.Start(t, "root", ft.Options{}, map[string]engine.SyncSource{"pg": o})
+		ft.Converged(t, o, tables[0], root)
+		s, err := fanout.New("suite", "source", []string{root.Address})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rnd := rand.New(rand.NewPCG(1, 2))
+		return sourcetest.Fixture{
+			Source: s,
+			Mutate: func(n int) {
+				for n > 0 {
+					var tx []ft.Change
+					for range min(n, 1+rnd.IntN(20)) {
+						c := ft.Change{Table: tables[rnd.IntN(2)], Key: fmt.Sprint("k", rnd.IntN(3000)), Value: fmt.Sprint("v", rnd.Int()), Gone: rnd.IntN(6) == 0}
+						if rnd.IntN(2000) == 0 {
+							c = ft.Change{Table: c.Table, Truncate: true}
+						}
+						tx = append(tx, c)
+					}
+					n -= len(tx)
+					o.Write(tx...)
+				}
+			},
+			Truth: func() sourcetest.Rows {
+				rows := sourcetest.Rows{}
+				for _, table := range tables {
+					for k, v := range o.Rows(table) {
+						rows[table] = append(rows[table], sourcetest.Row(&k, &v))
+					}
+				}
+				return rows
+			},
+			Lose: func() { // the node starts anew: nothing proves what it had served
+				address := root.Address
+				root.Stop()
+				root = ft.Start(t, "root", ft.Options{Address: address}, map[string]engine.SyncSource{"pg": o})
+			},
+		}
 	})
 }
 
