@@ -44,7 +44,7 @@ type results struct {
 	ReadersN rate `json:"readersN"` // PostgreSQL → node → N readers
 	N        int  `json:"n"`
 	Copy     rate `json:"copy"`     // COPY TO STDOUT to nowhere
-	Baseline rate `json:"baseline"` // a node's start to ready, less that of an empty table
+	Baseline rate `json:"baseline"` // a node's, from its first row to its commit
 
 	LatencyHop1 latency `json:"latencyHop1"` // commit → reader at the first node
 	LatencyHop2 latency `json:"latencyHop2"` // commit → reader at the node below it

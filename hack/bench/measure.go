@@ -110,7 +110,7 @@ func (b *bench) baseline(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	empty, emptyBytes, err := b.timeStart(ctx, "empty", b.source(db), nil)
+	emptyBytes, err := b.startAndLook(ctx, "empty", b.source(db), nil)
 	if err != nil {
 		return err
 	}
@@ -120,15 +120,20 @@ func (b *bench) baseline(ctx context.Context) error {
 	if err := db.ExecContext(ctx, "VACUUM ANALYZE t", "CHECKPOINT"); err != nil {
 		return err
 	}
-	var copied, full []time.Duration
+	var copied, full []float64
 	for range 3 {
 		start := time.Now()
 		cmd := exec.CommandContext(ctx, "psql", "-X", "-q", "-d", db.ConnString, "-c", "COPY t TO STDOUT")
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("psql: %w", err)
 		}
-		copied = append(copied, time.Since(start))
-		d, bytes, err := b.timeStart(ctx, "full", b.source(db), func(n *nodeProcess) error {
+		copied = append(copied, time.Since(start).Seconds())
+		bytes, err := b.startAndLook(ctx, "full", b.source(db), func(n *nodeProcess) error {
+			took, err := n.metric("tributary_source_baseline_seconds")
+			if err != nil {
+				return err
+			}
+			full = append(full, took)
 			heap, err := n.metric("go_memstats_heap_inuse_bytes")
 			if err != nil {
 				return err
@@ -140,31 +145,27 @@ func (b *bench) baseline(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		full = append(full, d)
 		b.out.ResidentPerRow = float64(bytes-emptyBytes) / float64(b.rows)
 	}
-	b.out.Copy = perSecond(b.rows, slices.Min(copied))
-	b.out.Baseline = perSecond(b.rows, slices.Min(full)-empty)
+	b.out.Copy = rate{Seconds: slices.Min(copied), PerSecond: float64(b.rows) / slices.Min(copied)}
+	b.out.Baseline = rate{Seconds: slices.Min(full), PerSecond: float64(b.rows) / slices.Min(full)}
 	return nil
 }
 
-// timeStart starts a node and stops it again; it returns how long it took to be
-// ready, and what it then held in memory.
-func (b *bench) timeStart(ctx context.Context, id string, src nodeconfig.Source, look func(*nodeProcess) error) (time.Duration, int64, error) {
-	start := time.Now()
+// startAndLook starts a node, looks at it when it is ready, and stops it again;
+// it returns what the node then held in memory.
+func (b *bench) startAndLook(ctx context.Context, id string, src nodeconfig.Source, look func(*nodeProcess) error) (int64, error) {
 	n, err := b.startNode(ctx, id, src)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	defer n.stop()
-	took := time.Since(start)
 	if look != nil {
 		if err := look(n); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
-	bytes, err := residentBytes(n.pid())
-	return took, bytes, err
+	return residentBytes(n.pid())
 }
 
 // latency measures from before a commit to the arrival at readers of two nodes
@@ -197,6 +198,10 @@ func (b *bench) latency(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(ctx) //nolint:errcheck // the server goes too
+	// a walsender sends what has been flushed: commit as an application would
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = on").ReadAll(); err != nil {
+		return err
+	}
 	sent := make([]time.Time, samples)
 	for i := range sent {
 		sent[i] = time.Now()

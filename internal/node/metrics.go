@@ -20,6 +20,8 @@ var (
 		"Baselines taken since the node started.", []string{"source"}, nil)
 	descRebaselines = prometheus.NewDesc("tributary_source_rebaseline_total",
 		"Baselines after a source's first since the node started.", []string{"source"}, nil)
+	descBaselineSeconds = prometheus.NewDesc("tributary_source_baseline_seconds",
+		"How long the last baseline of the source took, from its first row to its commit.", []string{"source"}, nil)
 	descLag = prometheus.NewDesc("tributary_log_lag_seconds",
 		"Age of the last transaction applied while the log is behind its source; 0 when caught up; absent while unknown.", []string{"origin"}, nil)
 	descApplied = prometheus.NewDesc("tributary_log_applied_timestamp_seconds",
@@ -40,7 +42,7 @@ var (
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descReady, descSourceUp, descBaselines, descRebaselines, descLag, descApplied, descHops,
+		descReady, descSourceUp, descBaselines, descRebaselines, descBaselineSeconds, descLag, descApplied, descHops,
 		descJournalChanges, descJournalBytes, descRows, descRowBytes, descTombstones,
 	} {
 		ch <- d
@@ -60,6 +62,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descSourceUp, one(s.Reason == engine.ReasonStreaming), s.Name, s.Reason)
 		count(descBaselines, float64(s.Baselines), s.Name)
 		count(descRebaselines, float64(s.Rebaselines), s.Name)
+		if s.Baselines > 0 {
+			gauge(descBaselineSeconds, s.LastBaseline.Seconds(), s.Name)
+		}
 	}
 	for _, l := range st.Logs {
 		if l.Lag.Known {

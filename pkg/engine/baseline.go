@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // maxNetBytes bounds the net transaction that a re-baseline is told to readers
@@ -22,6 +23,7 @@ type baseline struct {
 	stamp  Stamp // of rows that come without one
 	log    LogID
 	again  bool // the log's origin has been baselined before
+	began  time.Time
 	since  Time // what was written in the log up to then has been told to its readers
 
 	mu     sync.Mutex
@@ -31,7 +33,7 @@ type baseline struct {
 
 // Baseline starts a baseline.
 func (s *source) Baseline(_ context.Context, spec BaselineSpec) (BaselineWriter, error) {
-	b := &baseline{source: s, spec: spec, log: spec.Log, stages: map[TableName]Stage{}}
+	b := &baseline{source: s, began: s.engine.now(), spec: spec, log: spec.Log, stages: map[TableName]Stage{}}
 	if spec.Log.IsZero() {
 		s.mu.Lock()
 		b.mint, b.log = true, s.own
@@ -181,6 +183,7 @@ func (b *baseline) Commit(ctx context.Context) error {
 func (b *baseline) announce() {
 	s, e := b.source, b.source.engine
 	s.mu.Lock()
+	s.state.LastBaseline = s.engine.now().Sub(b.began)
 	if s.state.Baselines++; s.state.Baselines > 1 {
 		s.state.Rebaselines++
 	}

@@ -34,6 +34,8 @@ type SourceState struct {
 	Baselines   int
 	Rebaselines int    // baselines after the first
 	LastCause   string // of the last re-baseline
+	// LastBaseline is how long the last one took, from its first row to its commit.
+	LastBaseline time.Duration
 }
 
 // retry bounds of a failing source.
