@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/tributary-dev/tributary/api/v1alpha1"
 	"github.com/tributary-dev/tributary/controllers"
 	"github.com/tributary-dev/tributary/controllers/workload"
+	"github.com/tributary-dev/tributary/internal/version"
 )
 
 const about = `The manager of Tributary: it makes a cluster's replication topology what the
@@ -107,7 +107,7 @@ func run(args []string) error {
 		return err
 	}
 	if o.version {
-		fmt.Println(version())
+		fmt.Println(version.String())
 		return nil
 	}
 	log, err := logger(o.logLevel, o.logFormat)
@@ -152,7 +152,7 @@ func run(args []string) error {
 	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
-	log.Info("manager starts", "version", version(), "nodeImage", o.nodeImage, "namespaces", o.namespaces)
+	log.Info("manager starts", "version", version.String(), "nodeImage", o.nodeImage, "namespaces", o.namespaces)
 	return mgr.Start(ctrl.SetupSignalHandler())
 }
 
@@ -163,11 +163,4 @@ func namespaces(list string) (out []string) {
 		}
 	}
 	return out
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }
