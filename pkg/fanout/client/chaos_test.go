@@ -13,8 +13,8 @@ import (
 )
 
 // Parents come and go in turn while transactions of all sizes are written, some
-// of them larger than a frame: the leaf ends with the origin's rows, and one
-// baseline was enough.
+// of them larger than a frame: the leaf ends with the origin's rows, and a
+// restart seldom costs it a baseline.
 func TestParentsComeAndGo(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
@@ -68,6 +68,12 @@ func TestParentsComeAndGo(t *testing.T) {
 			if parents[i%2].Baselines() == 0 {
 				return fmt.Errorf("%s is not back: %+v", n.ID, parents[i%2].Engine.Status().Sources)
 			}
+			// Its log begins at its baseline: a leaf that has not got that far by way
+			// of the other parent could only take a snapshot from it.
+			from, have := parents[i%2].Engine.Status().Logs[0].Oldest, leaf.Engine.Status().Logs[0].Head
+			if engine.CompareLSN(have, from) < 0 {
+				return fmt.Errorf("the leaf is at %s, before %s", have, from)
+			}
 			return nil
 		})
 	}
@@ -75,8 +81,11 @@ func TestParentsComeAndGo(t *testing.T) {
 	<-written
 	ft.Converged(t, o, table, root, parents[0], parents[1], leaf)
 	ft.Converged(t, o, ft.Table("u"), leaf)
-	if n := leaf.Baselines(); n != 1 {
-		t.Errorf("%d baselines at the leaf; %+v", n, leaf.Engine.Status().Sources)
+	// A parent with the memory store holds its log from its own baseline on. A leaf
+	// that is pushed there before it has got that far takes a snapshot: seldom, since
+	// it looks for another parent first.
+	if n := leaf.Baselines(); n > 4 {
+		t.Errorf("%d baselines at the leaf for 6 restarts of its parents; %+v", n, leaf.Engine.Status().Sources)
 	}
 }
 

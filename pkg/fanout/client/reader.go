@@ -73,9 +73,10 @@ type Reader struct {
 	link       *link
 	left       string // instance that was left last
 	failures   map[string]error
-	active     bool // logs are subscribed to
-	streaming  bool // in Stream, not Baseline
-	shares     int  // logs that share the buffer
+	spared     map[string]bool // upstreams passed over once because going on there takes a snapshot
+	active     bool            // logs are subscribed to
+	streaming  bool            // in Stream, not Baseline
+	shares     int             // logs that share the buffer
 	places     session.Places
 	applied    map[engine.LogID]bool // has a cursor in the sink
 	acked      map[engine.LogID]ackedAt
@@ -173,7 +174,7 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 	if report != nil {
 		r.report = report
 	}
-	r.failures, r.places, r.applied = map[string]error{}, session.Places{}, map[engine.LogID]bool{}
+	r.failures, r.spared, r.places, r.applied = map[string]error{}, map[string]bool{}, session.Places{}, map[engine.LogID]bool{}
 	r.sink, r.active, r.streaming, r.fatal, r.busy, r.opened, r.told = nil, false, false, nil, 0, true, ""
 	r.origins = map[string]*applier{}
 	r.selector.current, r.selector.leaving = "", false

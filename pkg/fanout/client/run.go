@@ -28,6 +28,11 @@ func (r *Reader) run(ctx context.Context) {
 			r.move(ctx, c.address)
 		case probe:
 			l, err := r.try(ctx, c.address)
+			r.mu.Lock()
+			if err == nil {
+				err = r.costsSnapshot(l.machine)
+			}
+			r.mu.Unlock()
 			if l != nil {
 				l.close()
 			}
@@ -182,6 +187,18 @@ func (r *Reader) try(ctx context.Context, address string) (*link, error) {
 	return l, nil
 }
 
+// costsSnapshot says why going on at a peer would take a snapshot; nil if it
+// would not. Nobody moves there who is well where it is. mu is held.
+func (r *Reader) costsSnapshot(m *session.Reader) error {
+	for _, o := range m.Offers() {
+		p := r.places[o.Log]
+		if o.Wanted() && p != nil && p.Known && p.Lost == "" && r.cfg.Compare(p.Position, o.Oldest) < 0 {
+			return fmt.Errorf("node %s holds log %s from %s only, and this reader is at %s: going on there would take a snapshot", m.Peer(), o.Log, o.Oldest, p.Position)
+		}
+	}
+	return nil
+}
+
 // errNoLogs: the upstream is there, and has nothing to serve yet.
 var errNoLogs = errors.New("serves no log yet")
 
@@ -242,10 +259,21 @@ func (r *Reader) move(ctx context.Context, address string) {
 	l, err := r.try(ctx, address)
 	r.mu.Lock()
 	now := r.cfg.Now()
+	spare := false
+	if err == nil && len(r.selector.all) > 1 && !r.spared[address] {
+		// another upstream may be able to go on without: look there first
+		if err = r.costsSnapshot(l.machine); err != nil {
+			spare, r.spared[address] = true, true
+			defer l.close()
+		}
+	}
 	if err != nil {
 		var atMost time.Duration
-		if errors.Is(err, errNoLogs) {
+		switch {
+		case errors.Is(err, errNoLogs):
 			atMost = 2 * time.Second
+		case spare:
+			atMost = 500 * time.Millisecond
 		}
 		r.note(address, err)
 		r.selector.failed(now, address, atMost)
@@ -265,6 +293,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 		old.perform(old.machine.End())
 	}
 	r.link = l
+	clear(r.spared)
 	r.note(address, nil)
 	r.selector.connected(now, address)
 	if r.active {

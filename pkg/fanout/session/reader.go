@@ -81,6 +81,7 @@ type Offer struct {
 	Path    []string
 	Tables  []engine.TableName
 	Schemas map[engine.TableName]*engine.Schema // newest
+	Oldest  engine.Position                     // it can be gone on with from here, and from later
 	Head    engine.Position
 	Time    engine.Time
 	Refused *Refusal // nil if it is read from the peer

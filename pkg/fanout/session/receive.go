@@ -182,7 +182,7 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 	}
 	o := seen[log]
 	if o == nil {
-		o = &Offer{Log: log, Path: l.GetPath(), Schemas: map[engine.TableName]*engine.Schema{}, Head: engine.Position(l.GetHead().GetPosition()), Time: engine.Time(l.GetHead().GetTime())}
+		o = &Offer{Log: log, Path: l.GetPath(), Schemas: map[engine.TableName]*engine.Schema{}, Oldest: engine.Position(l.GetOldest()), Head: engine.Position(l.GetHead().GetPosition()), Time: engine.Time(l.GetHead().GetTime())}
 		if old := r.offers[log]; old != nil {
 			o.channel, o.retry, o.Refused = old.channel, old.retry, old.Refused
 			if c := r.channels[o.channel]; c != nil {
