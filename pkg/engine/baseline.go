@@ -256,8 +256,9 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 		}
 		row := *r
 		var applied bool
-		if l := row.Stamp.Log(); row.Deleted && l != b.log && net.held[l] {
+		if l := row.Stamp.Log(); row.Deleted && l.Origin != b.log.Origin && net.held[l] {
 			// A truncate leaves no newer stamp to tell it by: it comes with its own log.
+			// (An older epoch of this origin has nothing more to come.)
 			applied, inner = tx.Merge(&row)
 		} else {
 			applied, inner = m.merge(&row)

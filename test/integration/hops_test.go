@@ -36,6 +36,7 @@ type hops struct {
 type running struct {
 	id, repl, http string
 	stop           func()
+	again          func() // starts it anew, at the same addresses
 }
 
 // twoHops starts the nodes over a database whose tables exist.
@@ -94,23 +95,23 @@ func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*runni
 		}
 	}
 	cfg.SetDefaults()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
-	}()
-	stopped := false
-	r.stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("node %s: %v", id, err)
+	r.stop = func() {}
+	r.again = func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+		}()
+		r.stop = func() {
+			cancel()
+			r.stop = func() {}
+			if err := <-done; err != nil {
+				t.Errorf("node %s: %v", id, err)
+			}
 		}
 	}
-	t.Cleanup(r.stop)
+	r.again()
+	t.Cleanup(func() { r.stop() })
 	return r
 }
 
