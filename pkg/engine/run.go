@@ -104,7 +104,6 @@ func (s *source) attempt(ctx context.Context, baseline *bool, cause *string) err
 
 func (s *source) live(ctx context.Context, baseline *bool, cause *string) error {
 	e := s.engine
-	s.report(ReasonConnecting, nil)
 	known, err := s.knownSchemas()
 	if err != nil {
 		return err

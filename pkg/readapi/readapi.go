@@ -12,6 +12,7 @@
 package readapi
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -179,7 +180,10 @@ func parseQuery(v url.Values) (query, error) {
 		case "key":
 			q.key = values
 		case "after":
-			if q.after, err = base64.RawURLEncoding.DecodeString(values[0]); err != nil {
+			if q.after, err = base64.RawURLEncoding.DecodeString(values[0]); err == nil {
+				_, err = engine.DecodeKey(bytes.TrimSuffix(q.after, []byte{0}))
+			}
+			if err != nil {
 				err = fmt.Errorf("after=%q is not a cursor: pass the \"next\" of the page before, unchanged", values[0])
 			}
 		case "limit":
@@ -225,14 +229,13 @@ func ParseTable(s string) (engine.TableName, error) {
 			i := 1
 			var b strings.Builder
 			for ; i < len(rest); i++ {
-				if rest[i] != '"' {
-					b.WriteByte(rest[i])
-				} else if i+1 < len(rest) && rest[i+1] == '"' {
-					b.WriteByte('"')
+				if rest[i] == '"' {
+					if i+1 >= len(rest) || rest[i+1] != '"' {
+						break
+					}
 					i++
-				} else {
-					break
 				}
+				b.WriteByte(rest[i])
 			}
 			if i >= len(rest) {
 				return engine.TableName{}, fmt.Errorf("table name %s has a quote that is not closed", s)

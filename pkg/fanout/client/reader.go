@@ -71,12 +71,13 @@ type Reader struct {
 	selector   *selector
 	report     func(reason string, err error)
 	link       *link
-	left       string // instance that was left last
-	failures   map[string]error
-	spared     map[string]bool // upstreams passed over once because going on there takes a snapshot
-	active     bool            // logs are subscribed to
-	streaming  bool            // in Stream, not Baseline
-	shares     int             // logs that share the buffer
+	left       string           // instance that was left last
+	failures   map[string]error // of this opening
+	remembered map[string]error // how the last attempt went, for status
+	spared     map[string]bool  // upstreams passed over once because going on there takes a snapshot
+	active     bool             // logs are subscribed to
+	streaming  bool             // in Stream, not Baseline
+	shares     int              // logs that share the buffer
 	places     session.Places
 	applied    map[engine.LogID]bool // has a cursor in the sink
 	acked      map[engine.LogID]ackedAt
@@ -127,7 +128,7 @@ func NewReader(cfg Config) (*Reader, error) {
 	}
 	return &Reader{
 		cfg: cfg, lsn: lsn, changed: make(chan struct{}), reportWake: make(chan struct{}, 1), selector: newSelector(cfg.Upstreams, cfg.Policy, rand.Float64),
-		report: func(string, error) {}, acked: map[engine.LogID]ackedAt{},
+		report: func(string, error) {}, acked: map[engine.LogID]ackedAt{}, remembered: map[string]error{},
 	}, nil
 }
 
@@ -467,7 +468,7 @@ func (r *Reader) Status() Status {
 	slices.SortFunc(s.Logs, func(a, b LogPlace) int { return strings.Compare(a.Log.String(), b.Log.String()) })
 	for _, u := range r.selector.all {
 		st := UpstreamState{Address: u.address}
-		if err := r.failures[u.address]; err != nil {
+		if err := r.remembered[u.address]; err != nil {
 			st.Error = err.Error()
 		}
 		s.Upstreams = append(s.Upstreams, st)

@@ -147,9 +147,10 @@ func (r *Reader) reporting(ctx context.Context) {
 func (r *Reader) note(address string, err error) {
 	if err == nil {
 		delete(r.failures, address)
+		delete(r.remembered, address)
 		return
 	}
-	r.failures[address] = err
+	r.failures[address], r.remembered[address] = err, err
 }
 
 // midSnapshot reports whether a baseline is on its way; mu is held.
