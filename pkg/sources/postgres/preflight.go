@@ -296,14 +296,15 @@ func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table
 	if rows[0][0] != "t" {
 		*problems = append(*problems, &Problem{Reason: MissingPrivilege, What: fmt.Sprintf("publication %q is not there, and user %q may not create one in database %q", s.publication, user, db),
 			Mend: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s, or as a superuser: %s", quoteIdent(db), quoteIdent(user), create)})
-		return nil
+		well = false
 	}
 	for _, t := range tables {
 		if t != nil && !t.owned {
 			*problems = append(*problems, &Problem{Reason: MissingPrivilege, Table: t.schema.Table,
 				What: fmt.Sprintf("publication %q is not there, and user %q does not own %s and so may not publish it", s.publication, user, t.schema.Table),
 				Mend: fmt.Sprintf("As the owner or a superuser: %s", create)})
-			return nil
+			well = false
+			break // one statement mends it for all
 		}
 	}
 	if !well || len(missing) == 0 {
