@@ -95,7 +95,7 @@ func (a *applier) removeOther(ctx context.Context, owner *v1alpha1.ReplicationNo
 }
 
 // stop scales a node's workload to nothing, whatever else is wrong with it.
-func (a *applier) stop(ctx context.Context, owner *v1alpha1.ReplicationNode, w *running) error {
+func (a *applier) stop(ctx context.Context, w *running) error {
 	if w.object == nil || w.desired == 0 {
 		return nil
 	}

@@ -289,7 +289,7 @@ func TestKindOfWorkloadAndSuspend(t *testing.T) {
 			return err
 		}
 		if _, err := get[appsv1.Deployment](ctx, ns, "me"); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the Deployment is there: %v", err)
+			return fmt.Errorf("the Deployment is there: %w", err)
 		}
 		return nil
 	})
@@ -325,7 +325,7 @@ func TestDeletion(t *testing.T) {
 		}
 		eventually(t, name+" is gone", func(ctx context.Context) error {
 			if _, err := node(ctx, ns, name); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("still there: %v", err)
+				return fmt.Errorf("still there: %w", err)
 			}
 			return nil
 		})

@@ -75,7 +75,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if node.Spec.Suspend {
-		if err := r.applier.stop(ctx, &node, f.running); err != nil {
+		if err := r.applier.stop(ctx, f.running); err != nil {
 			return reconcile.Result{}, err
 		}
 	}

@@ -122,7 +122,7 @@ func (p *poller) get(ctx context.Context, pod *corev1.Pod) (*nodeconfig.Statusz,
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // nothing follows from it
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answers %s", url, resp.Status)
 	}

@@ -193,7 +193,7 @@ func decodeInto[T any, P interface {
 	for _, err := range strict {
 		fail(lineOf(n, err.Error(), at.Line), "%v", err)
 	}
-	slices.SortStableFunc(errs, func(a, b error) int { return a.(*ManifestError).Line - b.(*ManifestError).Line })
+	slices.SortStableFunc(errs, func(a, b error) int { return a.(*ManifestError).Line - b.(*ManifestError).Line }) //nolint:errorlint // all of them are made here
 	o := P(&v)
 	if o.GetNamespace() == "" {
 		o.SetNamespace(DefaultNamespace)

@@ -99,7 +99,7 @@ func (b *bench) run(ctx context.Context, out string) error {
 	if b.dir, err = os.MkdirTemp("", "tributary-bench-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.dir) //nolint:errcheck // scratch
+	defer os.RemoveAll(b.dir)
 	if b.node == "" {
 		b.node = filepath.Join(b.dir, "node")
 		step("building the node")
@@ -115,7 +115,7 @@ func (b *bench) run(ctx context.Context, out string) error {
 	if err != nil {
 		return err
 	}
-	defer b.pg.Close() //nolint:errcheck // scratch
+	defer b.pg.Close()
 	b.out = results{When: time.Now().UTC(), CPUs: runtime.NumCPU(), Go: runtime.Version(), Changes: b.rows, N: b.readers,
 		PostgreSQL: fmt.Sprint(b.pg.Major)}
 	for _, m := range []struct {

@@ -197,7 +197,7 @@ func (b *bench) latency(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // the server goes too
+	defer conn.Close(ctx)
 	// a walsender sends what has been flushed: commit as an application would
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = on").ReadAll(); err != nil {
 		return err

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -108,7 +107,7 @@ func (b *bench) startNode(ctx context.Context, id string, src nodeconfig.Source,
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	defer log.Close()
 	n.cmd = exec.CommandContext(ctx, b.node, "--config", path, "--log-format", "text")
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -134,19 +133,9 @@ func (n *nodeProcess) waitReady(ctx context.Context) error {
 		if err != nil {
 			return false, nil
 		}
-		defer res.Body.Close() //nolint:errcheck // nothing to lose
+		defer res.Body.Close()
 		return res.StatusCode == http.StatusOK, nil
 	})
-}
-
-func (n *nodeProcess) statusz() (nodeconfig.Statusz, error) {
-	var doc nodeconfig.Statusz
-	res, err := http.Get("http://" + n.http + "/statusz")
-	if err != nil {
-		return doc, err
-	}
-	defer res.Body.Close() //nolint:errcheck // read only
-	return doc, json.NewDecoder(res.Body).Decode(&doc)
 }
 
 // metric returns the sum of a metric's series.
@@ -155,7 +144,7 @@ func (n *nodeProcess) metric(name string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer res.Body.Close() //nolint:errcheck // read only
+	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err != nil {
 		return 0, err
@@ -202,7 +191,7 @@ func freeAddress() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer l.Close() //nolint:errcheck // only its number was wanted
+	defer l.Close()
 	return l.Addr().String(), nil
 }
 

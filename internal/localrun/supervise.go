@@ -85,7 +85,7 @@ func (p *process) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // read to its end
+	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
 	if err := cmd.Start(); err != nil {
 		_ = w.Close()

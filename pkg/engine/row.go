@@ -194,7 +194,7 @@ func (s *Schema) columnByNumber(n int16) int {
 // AppendKeyValue adds a key column's value to dst.
 func AppendKeyValue[T ~string | ~[]byte](dst []byte, v T) []byte {
 	dst = append(dst, 2)
-	for i := 0; i < len(v); i++ {
+	for i := range len(v) {
 		if v[i] == 0 {
 			dst = append(dst, 0, 0xFF)
 		} else {

@@ -61,8 +61,10 @@ func (e *RecordEncoder) Append(r *Record) {
 	e.buf = p
 }
 
-// Len returns the size of the frame so far, and Records how many it holds.
-func (e *RecordEncoder) Len() int     { return len(e.buf) }
+// Len returns the size of the frame so far.
+func (e *RecordEncoder) Len() int { return len(e.buf) }
+
+// Records returns how many records the frame holds so far.
 func (e *RecordEncoder) Records() int { return e.n }
 
 // Take returns the frame, which is the caller's, and starts another.

@@ -44,7 +44,7 @@ func Problems(err error) []*Problem {
 	var out []*Problem
 	var walk func(error)
 	walk = func(err error) {
-		switch e := err.(type) {
+		switch e := err.(type) { //nolint:errorlint // the tree of errors is walked by hand
 		case *Problem:
 			out = append(out, e)
 		case interface{ Unwrap() []error }:
@@ -73,11 +73,10 @@ type problems struct {
 // at adds a problem of the field at path; its line is that of the field, or of
 // the nearest one around it that is in the file.
 func (p *problems) at(path, what, mend string) {
-	line, known := 0, false
-	for at := path; ; at = parent(at) {
-		if line, known = p.lines[at]; known || at == "" {
-			break
-		}
+	line, known := p.lines[path]
+	for at := path; !known && at != ""; {
+		at = parent(at)
+		line, known = p.lines[at]
 	}
 	p.list = append(p.list, &Problem{File: p.file, Line: line, Path: path, What: what, Mend: mend})
 }

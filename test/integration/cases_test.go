@@ -50,7 +50,7 @@ func TestCaseP11(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close(t.Context()) //nolint:errcheck // the database goes too
+	defer a.Close(t.Context())
 	run := func(sql string) {
 		t.Helper()
 		if _, err := a.Exec(t.Context(), sql).ReadAll(); err != nil {

@@ -129,7 +129,7 @@ func freeAddress(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // only its number was wanted
+	defer l.Close()
 	return l.Addr().String()
 }
 
@@ -147,7 +147,7 @@ func (h *hops) source(t *testing.T, table engine.TableName) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background()) //nolint:errcheck // read only
+	defer conn.Close(context.Background())
 	results, err := conn.Exec(t.Context(), `SET datestyle = 'ISO, MDY'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3;
 		SET timezone = 'UTC'; SET bytea_output = 'hex'; SELECT `+strings.Join(list, ", ")+" FROM "+name).ReadAll()
 	if err != nil {

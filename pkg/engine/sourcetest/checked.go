@@ -111,7 +111,7 @@ func (c *checked) during(ctx context.Context, from engine.Cursors, to engine.Sin
 	if from != nil && err == nil && ctx.Err() == nil {
 		c.t.Error("Stream ended by itself without an error")
 	}
-	if context.Cause(ctx) == errInterrupted {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return errInterrupted
 	}
 	return err

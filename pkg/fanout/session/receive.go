@@ -296,9 +296,7 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 	}
 	c.state, c.spec, c.rows, c.tables = inRows, spec, 0, spec.Tables
 	c.place.handed = nil
-	for _, s := range spec.Schemas {
-		c.fresh = append(c.fresh, s)
-	}
+	c.fresh = append(c.fresh, spec.Schemas...)
 	c.hand()
 	r.deliver(c, &Delivery{Kind: DeliverBaseline, Spec: spec})
 	return nil

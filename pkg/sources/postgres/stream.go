@@ -155,15 +155,15 @@ func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, s
 		s.mu.Unlock()
 	}()
 
-	applied := make(chan error, 1)
+	applied := make(chan struct{})
 	go func() { // ends when rctx does, or Apply fails; waited for below
+		defer close(applied)
 		var err error
 		cursor, err = s.applyAll(rctx, r.box, cursor, sink)
-		if err != nil && rctx.Err() == nil {
+		if rctx.Err() == nil {
 			r.box.fail(&applyError{err})
 			r.interrupt()
 		}
-		applied <- err
 	}()
 	err := r.run(rctx)
 	stop()

@@ -70,7 +70,7 @@ func changeLine(c *engine.Change) string {
 }
 
 // script is a log's transactions as records lists them, by transaction.
-func script(h *harness, log engine.LogID, txs []*engine.Transaction) (out [][]string) {
+func script(log engine.LogID, txs []*engine.Transaction) (out [][]string) {
 	for _, t := range txs {
 		one := []string{fmt.Sprintf("begin %s %d %d %d", t.Position, t.Major, t.Time, len(t.Changes))}
 		for _, c := range t.Changes {
@@ -139,7 +139,7 @@ func testReadLog(t *testing.T, open Open) {
 			h.must(tx.Append(logX, engine.CompareLSN, blocks(logX, position(first-1), txs[first-1:]...)...))
 		})
 	}
-	want := script(h, logX, txs)
+	want := script(logX, txs)
 	h.view(func(v engine.View) {
 		i, ok := v.Log(logX)
 		h.equal(ok, true, "Log")
@@ -299,7 +299,7 @@ func testJournalLimit(t *testing.T, open Open) {
 					continue
 				}
 				if n == first {
-					h.equal(h.read(v, logX, after, 1<<20), flat(script(h, logX, txs[n:])), "what is held")
+					h.equal(h.read(v, logX, after, 1<<20), flat(script(logX, txs[n:])), "what is held")
 				}
 				for _, c := range txs[n].Changes {
 					payload += len(c.Row)

@@ -154,7 +154,7 @@ func (m *model) compareLogs(h *harness, v engine.View) {
 			changes += len(t.Changes)
 		}
 		h.equal([]any{i.Oldest, i.Head, i.Time, i.Changes}, []any{position(l.oldest), position(l.head), l.time, changes}, "log %s", i.ID)
-		want := script(h, i.ID, l.txs)
+		want := script(i.ID, l.txs)
 		for n := l.oldest; n <= l.head; n++ {
 			for _, maxBytes := range []int{1, 1 << 20} {
 				if got := h.read(v, i.ID, position(n), maxBytes); !slices.Equal(got, flat(want[n-l.oldest:])) {
