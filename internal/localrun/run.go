@@ -234,8 +234,7 @@ func (r *runner) writeState() {
 	}
 }
 
-// stop drains every node, all at once, and
-// takes away what a run leaves.
+// stop drains every node, all at once, and takes away what a run leaves.
 func (r *runner) stop() {
 	done := make(chan struct{})
 	for _, run := range r.running {

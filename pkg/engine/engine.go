@@ -48,7 +48,6 @@ type logState struct {
 	head      Position // as far as the source is known to have got
 	headTime  Time
 	headKnown bool
-	applied   time.Time // when something was last applied
 }
 
 type readerKey struct {

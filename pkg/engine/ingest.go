@@ -76,9 +76,6 @@ func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Bloc
 	}
 	e := s.engine
 	e.mu.Lock()
-	if l := e.logs[cursor.Log]; l != nil {
-		l.applied = e.now()
-	}
 	e.notify()
 	e.mu.Unlock()
 	s.sync.Ack(cursor, e.store.Durable())

@@ -104,12 +104,8 @@ func (s *source) attempt(ctx context.Context, baseline *bool, cause *string) err
 
 func (s *source) live(ctx context.Context, baseline *bool, cause *string) error {
 	e := s.engine
-	known, err := s.knownSchemas()
-	if err != nil {
-		return err
-	}
 	info, err := s.sync.Init(ctx, Env{
-		NodeID: e.id, Source: s.name, Schemas: known, Report: s.report, Logger: e.log.With("source", s.name),
+		NodeID: e.id, Source: s.name, Schemas: s.knownSchemas(), Report: s.report, Logger: e.log.With("source", s.name),
 	})
 	if err != nil {
 		return err
@@ -181,15 +177,15 @@ func (s *source) epoch() Epoch {
 }
 
 // knownSchemas returns the schemas of the log that the source will mint in.
-func (s *source) knownSchemas() (*SchemaSet, error) {
+func (s *source) knownSchemas() *SchemaSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own.IsZero() || s.newEpoch {
-		return NewSchemaSet(), nil
+		return NewSchemaSet()
 	}
 	v := s.engine.store.View()
 	defer v.Close()
-	return NewSchemaSet(v.Schemas(s.own)...), nil
+	return NewSchemaSet(v.Schemas(s.own)...)
 }
 
 // cursors returns the cursors of the logs that this source delivers; of those

@@ -32,14 +32,12 @@ func (r *Reader) run(ctx context.Context) {
 			if err == nil {
 				err = r.costsSnapshot(l.machine)
 			}
+			r.selector.probed(r.cfg.Now(), c.address, err == nil)
+			r.note(c.address, err)
 			r.mu.Unlock()
 			if l != nil {
 				l.close()
 			}
-			r.mu.Lock()
-			r.selector.probed(r.cfg.Now(), c.address, err == nil)
-			r.note(c.address, err)
-			r.mu.Unlock()
 		case wait:
 			var due <-chan time.Time
 			if !c.until.IsZero() {
