@@ -54,6 +54,15 @@ type Transaction struct {
 	Commit   time.Time // wall-clock commit time at the source, where known
 	Schemas  []*Schema // first used in this transaction
 	Changes  []Change
+	// More returns the changes that follow Changes, a run at a time, and none at
+	// the end: a transaction that is too large for memory. The run before may be
+	// overwritten. Nil for a transaction whose changes are all in Changes. Only a
+	// source that mints sends one.
+	More func() ([]Change, error)
+	// Tables are partial baselines that become the state with this transaction,
+	// ahead of its changes. They are spent, whatever becomes of it. Only a source
+	// that mints sends them.
+	Tables []BaselineWriter
 }
 
 // Record is a row of the state, or a tombstone.

@@ -120,7 +120,8 @@ type Sink interface {
 	// blocks passes to the engine. Parts of a transaction become visible with the
 	// last. Blocks at or before the cursor are dropped; a hole gives ErrHole.
 	ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block) error
-	// Progress advances a cursor over a stretch with nothing in its scope.
+	// Progress advances a cursor over a stretch with nothing in its scope. A source
+	// that mints passes the zero CursorKey and no prev and time.
 	Progress(ctx context.Context, key CursorKey, prev, through Position, t Time) error
 	// Head tells how far the source's log has got, for lag.
 	Head(log LogID, head Position, t Time)
@@ -144,6 +145,18 @@ type BaselineSpec struct {
 	Time Time
 	// Major is the Version.Major of rows without a stamp.
 	Major uint64
+	// Partial baselines take in or replace their tables only; the log goes on, and
+	// so do its other tables. Of a source that mints, such a baseline is committed
+	// by the transaction that names it in Tables.
+	Partial bool
+	// Delta baselines hold only what was written after the cursor: an absent row is
+	// unchanged. Their tombstones are complete from the cursor on.
+	Delta bool
+	// CompleteFrom is the time from which the tombstones are complete; zero from a
+	// source that mints, and for "from At on".
+	CompleteFrom Time
+	// Truncates are the newest truncates of the tables, one of each origin.
+	Truncates map[TableName][]Stamp
 }
 
 // BaselineWriter takes the rows of a baseline. Rows may be called from several
@@ -152,6 +165,10 @@ type BaselineSpec struct {
 type BaselineWriter interface {
 	// Rows adds rows and tombstones of one table. A source that mints sets no stamp.
 	Rows(table TableName, rs []Record) error
+	// Apply brings the staged rows of a partial baseline up to date by what
+	// happened to its tables after spec.At, before it is committed. It goes by the
+	// order of the calls; the transactions' memory may be used again afterwards.
+	Apply(txs []Transaction) error
 	// Commit makes the baseline the state as of spec.At, in one commit with the
 	// cursor.
 	Commit(ctx context.Context) error

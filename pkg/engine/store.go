@@ -32,6 +32,9 @@ type Store interface {
 	View() View
 	// Changed returns a channel that is closed at the next commit.
 	Changed() <-chan struct{}
+	// Stalled says why commits wait, such as a full disk, or returns nil. A store
+	// that is stalled loses nothing and goes on by itself when it can.
+	Stalled() error
 	Close() error
 }
 
@@ -44,10 +47,15 @@ type LogInfo struct {
 	Time    Time     // of the newest transaction
 	Changes int      // held
 	Bytes   int      // held
+	// CompleteFrom is the time from which the state holds every delete of the
+	// log's origin, as a tombstone: a reader whose cursor is at or after it can be
+	// caught up by what the state holds.
+	CompleteFrom Time
 }
 
 // View is a consistent, read-only view of a store. It is safe for concurrent
-// use. Bytes it returns are valid until Close and must not be altered.
+// use. Bytes it returns are valid until Close and must not be altered; blocks
+// stay valid after it.
 type View interface {
 	// Get returns the record at key, tombstones included.
 	Get(table TableName, key []byte) (Record, bool, error)
@@ -79,6 +87,11 @@ type View interface {
 	// ReadPart is ReadLog from within the transaction that follows after: it
 	// starts at the numbered part.
 	ReadPart(log LogID, after Position, part uint32, maxBytes int) ([]*Block, error)
+	// Meta returns what SetMeta recorded under a key, or nil.
+	Meta(key string) []byte
+	// ScanMeta calls fn for each key with a prefix, in order, until it returns
+	// false.
+	ScanMeta(prefix string, fn func(key string, value []byte) bool)
 	Close()
 }
 
@@ -93,7 +106,8 @@ type TableInfo struct {
 }
 
 // Tx is a store's write transaction. Its reads see its own writes. Bytes passed
-// in are copied.
+// in are copied. It may be of any size: a store on disk holds it in bounded
+// memory.
 type Tx interface {
 	View
 	// PutSchema records a schema of a log (idempotent).
@@ -111,10 +125,23 @@ type Tx interface {
 	// is spent.
 	Adopt(s Stage) error
 	// Append adds blocks to a log. The first block's Prev must be the log's head.
-	// The block's memory passes to the store.
+	// The parts of a transaction may come in several calls; Commit refuses one that
+	// lacks parts. The block's memory passes to the store.
 	Append(log LogID, compare Comparator, blocks ...*Block) error
 	// ResetLog empties a log, or creates it, with its head at a position.
+	// CompleteFrom becomes t.
 	ResetLog(log LogID, compare Comparator, head Position, t Time) error
+	// SetCompleteFrom lowers or raises CompleteFrom: a baseline came with older
+	// tombstones. The store itself raises it past the tombstones that it lets go.
+	SetCompleteFrom(log LogID, t Time) error
+	// TrimLog lets go of the oldest transactions of a log until at most keep bytes
+	// are held, but of none after notPast; "" is no such bound.
+	TrimLog(log LogID, keep int, notPast Position) error
+	// DropTable forgets a table: rows, tombstones, truncates.
+	DropTable(table TableName) error
+	// SetMeta records a small value beside the data, such as what a source has to
+	// remember; nil removes it.
+	SetMeta(key string, value []byte) error
 	// DropLog forgets a log's entries and cursors. Its schemas stay: rows that were
 	// stamped in it may still be there.
 	DropLog(log LogID) error

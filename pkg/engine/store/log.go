@@ -10,14 +10,19 @@ import (
 
 // journal is one log's ring as of a root: immutable once its root is published.
 type journal struct {
-	id      engine.LogID
-	compare engine.Comparator
-	head    engine.Position
-	time    engine.Time
-	blocks  *btree.BTreeG[*engine.Block] // by position, then part
-	bytes   int
-	changes int
-	owner   uint64 // seq of the root it is being written for
+	id       engine.LogID
+	compare  engine.Comparator
+	head     engine.Position
+	time     engine.Time
+	blocks   *btree.BTreeG[*engine.Block] // by position, then part
+	bytes    int
+	changes  int
+	complete engine.Time // the state holds every later delete of the origin
+	owner    uint64      // seq of the root it is being written for
+
+	// of the transaction that writes it
+	open    *engine.Block // the part that came last, of a transaction that lacks parts
+	overrun bool          // what is open is larger than the journal, and not kept
 }
 
 // blockCost is about what a block takes beside its payload.
@@ -29,7 +34,7 @@ const (
 func sizeOf(b *engine.Block) int { return cap(b.Payload) + len(b.Ends)*endCost + blockCost }
 
 func newJournal(id engine.LogID, compare engine.Comparator, head engine.Position, t engine.Time, owner uint64) *journal {
-	return &journal{id: id, compare: compare, head: head, time: t, owner: owner, blocks: newTree(func(a, b *engine.Block) bool {
+	return &journal{id: id, compare: compare, head: head, time: t, complete: t, owner: owner, blocks: newTree(func(a, b *engine.Block) bool {
 		if c := compare(a.Position, b.Position); c != 0 {
 			return c < 0
 		}
@@ -48,7 +53,7 @@ func (j *journal) write(seq uint64) *journal {
 }
 
 func (j *journal) info() engine.LogInfo {
-	i := engine.LogInfo{ID: j.id, Oldest: j.oldest(), Head: j.head, Time: j.time, Changes: j.changes, Bytes: j.bytes}
+	i := engine.LogInfo{ID: j.id, Oldest: j.oldest(), Head: j.head, Time: j.time, Changes: j.changes, Bytes: j.bytes, CompleteFrom: j.complete}
 	return i
 }
 
@@ -59,10 +64,9 @@ func (j *journal) oldest() engine.Position {
 	return j.head
 }
 
-// follows checks that blocks go on from the head and are whole transactions.
+// follows checks that blocks go on from the head, or from the part that is open.
 func (j *journal) follows(blocks []*engine.Block) error {
-	head := j.head
-	var open *engine.Block // the part that comes before
+	head, open := j.head, j.open
 	for _, b := range blocks {
 		switch {
 		case open != nil && (b.Part != open.Part+1 || b.Position != open.Position || b.Prev != open.Prev):
@@ -78,17 +82,38 @@ func (j *journal) follows(blocks []*engine.Block) error {
 			open, head = nil, b.Position
 		}
 	}
-	if open != nil {
-		return fmt.Errorf("log %s: the transaction at %s lacks its last part", j.id, open.Position)
+	return nil
+}
+
+// whole checks that no transaction lacks parts.
+func (j *journal) whole() error {
+	if j.open != nil {
+		return fmt.Errorf("log %s: the transaction at %s lacks its last part", j.id, j.open.Position)
 	}
 	return nil
 }
 
-func (j *journal) append(b *engine.Block) {
-	j.blocks.Load(b)
-	j.bytes += sizeOf(b)
-	j.changes += b.Changes
-	j.head, j.time = b.Position, max(j.time, b.Time)
+// append adds a block. A transaction that is larger than limit by itself is not
+// kept: its readers are told that they have missed it.
+func (j *journal) append(b *engine.Block, limit int) {
+	if b.Part == 0 {
+		j.overrun = false
+	}
+	if !j.overrun {
+		j.blocks.Load(b)
+		j.bytes += sizeOf(b)
+		j.changes += b.Changes
+	}
+	if j.open = b; b.Last {
+		j.open, j.head, j.time = nil, b.Position, max(j.time, b.Time)
+		return
+	}
+	for j.bytes > limit && !j.overrun {
+		if oldest, _ := j.blocks.Min(); oldest.Position == b.Position {
+			j.overrun = true
+		}
+		j.dropOldest()
+	}
 }
 
 // dropOldest drops the oldest block, with all parts of its transaction.
@@ -101,6 +126,18 @@ func (j *journal) dropOldest() {
 		j.bytes -= sizeOf(b)
 		j.changes -= b.Changes
 		last = b.Last
+	}
+}
+
+// trim lets go of the oldest transactions until at most keep bytes are held,
+// but of none after notPast, unless that is "".
+func (j *journal) trim(keep int, notPast engine.Position) {
+	for j.bytes > keep {
+		b, ok := j.blocks.Min()
+		if !ok || notPast != "" && j.compare(b.Position, notPast) > 0 {
+			return
+		}
+		j.dropOldest()
 	}
 }
 

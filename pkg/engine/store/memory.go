@@ -135,6 +135,9 @@ func (m *Memory) leave(seq uint64) {
 	}
 }
 
+// Stalled returns nil: nothing here waits.
+func (m *Memory) Stalled() error { return nil }
+
 // Changed returns a channel that is closed at the next commit, or by Close.
 func (m *Memory) Changed() <-chan struct{} {
 	m.mu.Lock()

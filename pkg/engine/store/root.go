@@ -2,6 +2,7 @@ package store
 
 import (
 	"cmp"
+	"strings"
 	"sync/atomic"
 
 	"github.com/tidwall/btree"
@@ -18,6 +19,7 @@ type root struct {
 	newest  *btree.BTreeG[item[engine.TableName, shape]] // schema of each table
 	truncs  *btree.BTreeG[item[truncKey, engine.Stamp]]
 	cursors *btree.BTreeG[engine.Cursor]
+	meta    *btree.BTreeG[item[string, []byte]]
 	vector  atomic.Pointer[engine.Cursors] // cursors as a map, once asked for
 }
 
@@ -53,6 +55,7 @@ func newRoot() *root {
 		truncs: byKey[truncKey, engine.Stamp](func(a, b truncKey) int {
 			return cmp.Or(compareTables(a.table, b.table), cmp.Compare(a.origin, b.origin))
 		}),
+		meta: byKey[string, []byte](cmp.Compare[string]),
 		cursors: newTree(func(a, b engine.Cursor) bool {
 			return cmp.Or(compareLogs(a.Log, b.Log), cmp.Compare(a.Scope, b.Scope)) < 0
 		}),
@@ -62,7 +65,7 @@ func newRoot() *root {
 func (r *root) write() *root {
 	return &root{
 		seq: r.seq + 1, tables: r.tables.Copy(), logs: r.logs.Copy(), schemas: r.schemas.Copy(),
-		newest: r.newest.Copy(), truncs: r.truncs.Copy(), cursors: r.cursors.Copy(),
+		newest: r.newest.Copy(), truncs: r.truncs.Copy(), cursors: r.cursors.Copy(), meta: r.meta.Copy(),
 	}
 }
 
@@ -240,6 +243,25 @@ func (v *reader) ReadPart(log engine.LogID, after engine.Position, part uint32, 
 		return nil, unknownLog(log)
 	}
 	return j.read(after, part, maxBytes)
+}
+
+// Meta returns what was recorded under a key.
+func (v *reader) Meta(key string) []byte {
+	if v.over.Load() {
+		return nil
+	}
+	m, _ := v.root.meta.Get(item[string, []byte]{key: key})
+	return m.val
+}
+
+// ScanMeta calls fn for each key with a prefix.
+func (v *reader) ScanMeta(prefix string, fn func(key string, value []byte) bool) {
+	if v.over.Load() {
+		return
+	}
+	v.root.meta.Ascend(item[string, []byte]{key: prefix}, func(m item[string, []byte]) bool {
+		return strings.HasPrefix(m.key, prefix) && fn(m.key, m.val)
+	})
 }
 
 // view is a root that is kept while it is looked at.

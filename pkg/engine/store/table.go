@@ -95,10 +95,13 @@ func (t *table) forget(at uint64) {
 	t.arena.buried = append(t.arena.buried, at)
 }
 
-// trim removes the oldest tombstones until at most n are left; 0 keeps all.
-func (t *table) trim(n int) {
+// trim removes the oldest tombstones until at most n are left; 0 keeps all. It
+// notes the newest time of those of each origin.
+func (t *table) trim(n int, forgotten map[string]engine.Time) {
 	for n > 0 && t.tombs.Len() > n {
 		old, _ := t.tombs.PopMin()
+		s := t.arena.stamp(old.at)
+		forgotten[s.Origin] = max(forgotten[s.Origin], s.Time)
 		t.rows.remove(t.arena.key(old.at))
 		t.arena.buried = append(t.arena.buried, old.at)
 	}

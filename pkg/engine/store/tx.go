@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
@@ -204,7 +205,71 @@ func (t *tx) Append(log engine.LogID, _ engine.Comparator, blocks ...*engine.Blo
 		return err
 	}
 	for _, b := range blocks {
-		j.append(b)
+		j.append(b, t.m.opts.JournalBytes)
+	}
+	return nil
+}
+
+// SetCompleteFrom says from when on a log's deletes are known.
+func (t *tx) SetCompleteFrom(log engine.LogID, at engine.Time) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	j := t.journal(log)
+	if j == nil {
+		return unknownLog(log)
+	}
+	j.complete = at
+	return nil
+}
+
+// TrimLog lets go of the oldest transactions of a log.
+func (t *tx) TrimLog(log engine.LogID, keep int, notPast engine.Position) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	j := t.journal(log)
+	if j == nil {
+		return unknownLog(log)
+	}
+	if err := j.whole(); err != nil {
+		return err
+	}
+	j.trim(keep, notPast)
+	return nil
+}
+
+// DropTable forgets a table.
+func (t *tx) DropTable(name engine.TableName) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	t.root.tables.Delete(item[engine.TableName, *table]{key: name})
+	t.root.newest.Delete(item[engine.TableName, shape]{key: name})
+	var origins []truncKey
+	t.root.truncs.Ascend(item[truncKey, engine.Stamp]{key: truncKey{table: name}}, func(i item[truncKey, engine.Stamp]) bool {
+		if i.key.table != name {
+			return false
+		}
+		origins = append(origins, i.key)
+		return true
+	})
+	for _, k := range origins {
+		t.root.truncs.Delete(item[truncKey, engine.Stamp]{key: k})
+	}
+	t.last = nil
+	return nil
+}
+
+// SetMeta records a value beside the data.
+func (t *tx) SetMeta(key string, value []byte) error {
+	if err := t.failed(); err != nil {
+		return err
+	}
+	if value == nil {
+		t.root.meta.Delete(item[string, []byte]{key: key})
+	} else {
+		t.root.meta.Set(item[string, []byte]{key, slices.Clone(value)})
 	}
 	return nil
 }
@@ -267,14 +332,24 @@ func (t *tx) Commit() error {
 		return engine.ErrClosed
 	}
 	m := t.m
+	for id := range t.logs {
+		if j := t.root.log(id); j != nil {
+			if err := j.whole(); err != nil {
+				t.Rollback()
+				return err
+			}
+		}
+	}
+	forgotten := map[string]engine.Time{} // newest tombstone let go, by origin
 	for _, n := range t.tables {
-		n.trim(m.opts.Tombstones)
+		n.trim(m.opts.Tombstones, forgotten)
 		n.seal(t.root.seq)
 		if len(n.arena.retired) > 0 {
 			m.retiring[n.arena] = struct{}{}
 		}
 	}
 	t.trimLogs()
+	t.forgot(forgotten)
 	oldest, err := m.publish(t.root)
 	for a := range m.retiring {
 		if err == nil && !a.release(oldest) {
@@ -283,6 +358,29 @@ func (t *tx) Commit() error {
 	}
 	t.end()
 	return err
+}
+
+// forgot raises CompleteFrom past the tombstones that were let go.
+func (t *tx) forgot(origins map[string]engine.Time) {
+	for origin, at := range origins {
+		var late []*journal
+		t.root.logs.Ascend(item[engine.LogID, *journal]{key: engine.LogID{Origin: origin}}, func(i item[engine.LogID, *journal]) bool {
+			if i.key.Origin != origin {
+				return false
+			}
+			if i.val.complete < at {
+				late = append(late, i.val)
+			}
+			return true
+		})
+		for _, j := range late {
+			if j.owner != t.root.seq {
+				j = j.write(t.root.seq)
+				t.root.setLog(j)
+			}
+			j.complete = at
+		}
+	}
 }
 
 // trimLogs keeps the journal within its bound.
