@@ -24,6 +24,7 @@ type baseline struct {
 	log    LogID
 	again  bool // the log's origin has been baselined before
 	began  time.Time
+	was    Time // the log's CompleteFrom before
 	since  Time // what was written in the log up to then has been told to its readers
 
 	mu     sync.Mutex
@@ -68,12 +69,33 @@ func (b *baseline) Rows(table TableName, rs []Record) error {
 	if st == nil {
 		return fmt.Errorf("baseline of log %s: table %s is not part of it", b.log, table)
 	}
-	if b.mint {
-		for i := range rs {
-			rs[i].Stamp = b.stamp
-		}
+	if !b.mint {
+		return st.Put(rs)
+	}
+	for i := range rs {
+		rs[i].Stamp = b.stamp
+	}
+	if len(rs) > 0 && rs[0].Schema.Multiset() {
+		return b.putMultiset(st, rs)
 	}
 	return st.Put(rs)
+}
+
+// putMultiset stages rows of a table without a key.
+func (b *baseline) putMultiset(st Stage, rs []Record) error {
+	b.mu.Lock() // a row's place depends on those before it
+	defer b.mu.Unlock()
+	for i := range rs {
+		key, err := freeOrdinal(staged{st}, rs[i].Schema.Table, rs[i].Key)
+		if err != nil {
+			return err
+		}
+		rs[i].Key = key
+		if err := st.Put(rs[i : i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Abort forgets the baseline.
@@ -94,6 +116,9 @@ func (b *baseline) Abort() {
 // nothing sends nothing.
 func (b *baseline) Commit(ctx context.Context) error {
 	defer b.Abort()
+	if b.mint && b.spec.Partial {
+		return fmt.Errorf("engine: a partial baseline of log %s is committed by a transaction that names it", b.log)
+	}
 	s, e := b.source, b.source.engine
 	compare := s.sync.ComparePositions
 	if !b.mint {
@@ -107,20 +132,14 @@ func (b *baseline) Commit(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback()
-	for _, sc := range b.spec.Schemas {
-		if err := tx.PutSchema(b.log, sc); err != nil {
-			return err
-		}
-	}
-	for log, scs := range b.spec.Others {
-		for _, sc := range scs {
-			if err := tx.PutSchema(log, sc); err != nil {
-				return err
-			}
-		}
+	if err := b.putSchemas(tx); err != nil {
+		return err
 	}
 	held := map[LogID]bool{}
 	for _, l := range tx.Logs() {
+		if l.ID == b.log {
+			b.was = l.CompleteFrom
+		}
 		if held[l.ID] = true; l.ID.Origin != b.log.Origin {
 			continue
 		}
@@ -140,6 +159,9 @@ func (b *baseline) Commit(ctx context.Context) error {
 		if err := b.merge(tx, table, net); err != nil {
 			return err
 		}
+	}
+	if b.spec.Delta && !resumes {
+		return fmt.Errorf("log %s: a baseline of what changed since the cursor, and there is no cursor", b.log)
 	}
 	cursor := Cursor{key, b.spec.At, max(old.Time, b.spec.Time)}
 	moves := old.Position != b.spec.At
@@ -164,6 +186,9 @@ func (b *baseline) Commit(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := b.setCompleteFrom(tx, old, resumes); err != nil {
+		return err
+	}
 	for l := range held {
 		if l.Origin == b.log.Origin && l.Epoch < b.log.Epoch {
 			if err := tx.DropLog(l); err != nil {
@@ -175,6 +200,43 @@ func (b *baseline) Commit(ctx context.Context) error {
 		return err
 	}
 	e.log.Info("baselined", "source", s.name, "log", b.log.String(), "position", string(b.spec.At), "changes", len(net.changes))
+	return nil
+}
+
+// setCompleteFrom says from when on the state now holds the deletes. Of a minted
+// log it stays as it was, or as ResetLog has set it: the baseline's tombstones
+// are new ones. Of a carried log, a row that the baseline lacks was deleted
+// before its CompleteFrom, or has come with its tombstone.
+func (b *baseline) setCompleteFrom(tx Tx, old Cursor, resumes bool) error {
+	if b.mint {
+		return nil
+	}
+	from := b.spec.CompleteFrom
+	if from == 0 {
+		from = b.spec.Time
+	}
+	switch {
+	case b.spec.Delta:
+		from = b.was
+	case resumes && from <= old.Time:
+		from = min(from, b.was)
+	}
+	return tx.SetCompleteFrom(b.log, from)
+}
+
+func (b *baseline) putSchemas(tx Tx) error {
+	for _, sc := range b.spec.Schemas {
+		if err := tx.PutSchema(b.log, sc); err != nil {
+			return err
+		}
+	}
+	for log, scs := range b.spec.Others {
+		for _, sc := range scs {
+			if err := tx.PutSchema(log, sc); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -226,6 +288,17 @@ func (n *netChanges) add(r *Record) {
 	n.changes = append(n.changes, c)
 }
 
+// truncated adds a truncate of a table.
+func (n *netChanges) truncated(s *Schema, at Stamp) {
+	switch l := at.Log(); {
+	case !n.keep || l != n.log && n.held[l]:
+	case l != n.log || s == nil:
+		n.keep, n.changes = false, nil
+	default:
+		n.changes = append(n.changes, Change{Op: OpTruncate, Schema: s, Stamp: at})
+	}
+}
+
 // merge brings a staged table into the state. For each key the greatest stamp
 // stays. Rows that a source which mints sends again as they are keep their
 // stamps, and those that another origin has written since are left alone. Rows
@@ -233,7 +306,22 @@ func (n *netChanges) add(r *Record) {
 // tombstones.
 func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 	stage := b.stages[table]
-	if b.adoptable(tx, table) {
+	adopt := !b.spec.Delta && b.adoptable(tx, table)
+	if adopt && b.spec.Partial && b.mint {
+		// Rows that readers are told of need stamps of the transaction that does.
+		told, err := small(stage)
+		if err != nil {
+			return err
+		}
+		adopt = !told
+	}
+	m := merger{tx: tx}
+	for _, at := range b.spec.Truncates[table] {
+		if err := b.truncate(&m, table, at, net); err != nil {
+			return err
+		}
+	}
+	if adopt {
 		if net.keep {
 			if err := stage.Scan(nil, func(r *Record) bool { net.add(r); return net.keep }); err != nil {
 				return err
@@ -241,7 +329,6 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 		}
 		return tx.Adopt(stage)
 	}
-	m := merger{tx: tx}
 	var inner error
 	err := stage.Scan(nil, func(r *Record) bool {
 		if b.mint {
@@ -250,11 +337,14 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 			if have, ok, inner = tx.Get(table, r.Key); inner != nil {
 				return false
 			}
-			if ok && (sameRow(&have, r) || b.again && have.Stamp.Origin != b.log.Origin) {
+			if ok && (sameRow(&have, r) || b.again && have.Stamp.Origin != b.log.Origin) || r.Deleted && (!ok || have.Deleted) {
 				return true
 			}
 		}
 		row := *r
+		if b.spec.Partial && b.mint {
+			row.Stamp = b.stamp
+		}
 		var applied bool
 		if l := row.Stamp.Log(); row.Deleted && l.Origin != b.log.Origin && net.held[l] {
 			// A truncate leaves no newer stamp to tell it by: it comes with its own log.
@@ -270,6 +360,9 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 	})
 	if err = cmp.Or(err, inner); err != nil {
 		return err
+	}
+	if b.spec.Delta {
+		return nil // what is absent is unchanged
 	}
 	var gone []Record // written after the scan, which need not see it
 	err = tx.Scan(table, nil, func(r *Record) bool {
@@ -296,6 +389,18 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 		}
 		net.add(&gone[i])
 	}
+	return nil
+}
+
+// truncate takes in a truncate that the baseline knows of.
+func (b *baseline) truncate(m *merger, table TableName, at Stamp, net *netChanges) error {
+	if at.Compare(m.tx.Truncated(table, at.Origin)) <= 0 {
+		return nil
+	}
+	if err := m.truncate(table, at); err != nil {
+		return err
+	}
+	net.truncated(b.schemaOf(table, nil), at)
 	return nil
 }
 

@@ -88,6 +88,12 @@ type BlockBuilder struct {
 	cur  *Block
 	done []*Block
 	prev Position
+
+	// Of the transaction being added.
+	t       *Transaction
+	start   int // its offset in the current block
+	schemas int // of the block, that come before its own
+	n       int // changes added
 }
 
 // NewBlockBuilder returns a builder for the transactions of log that follow prev.
@@ -98,34 +104,53 @@ func NewBlockBuilder(log LogID, prev Position) *BlockBuilder {
 // Add appends a transaction whose changes are complete: no unchanged columns,
 // every stamp filled in.
 func (w *BlockBuilder) Add(t *Transaction) {
+	first := 0
+	if len(t.Changes) > 0 {
+		first = t.Changes[0].room()
+	}
+	w.Begin(t, len(t.Changes), first)
+	for i := range t.Changes {
+		w.Change(&t.Changes[i])
+	}
+	w.End()
+}
+
+// Begin starts a transaction of n changes, 0 where that is not known, of which
+// the first takes about so much room. Change adds each of them, and End ends it.
+// t must stay as it is until then; its Changes are not looked at.
+func (w *BlockBuilder) Begin(t *Transaction, n, first int) {
 	if w.cur != nil {
-		first := 0
-		if len(t.Changes) > 0 {
-			first = t.Changes[0].room()
-		}
 		if n := len(w.cur.Payload); n > MaxBlock*3/4 || n+beginRoom(t)+first > MaxBlock {
 			w.flush()
 		}
 	}
 	if w.cur == nil {
-		w.open(w.prev, 0, 64+len(t.Changes)*128)
+		w.open(w.prev, 0, 64+n*128)
 	}
-	start, schemas := len(w.cur.Payload), len(w.cur.Schemas)
+	w.t, w.n, w.start, w.schemas = t, 0, len(w.cur.Payload), len(w.cur.Schemas)
 	w.cur.Schemas = append(w.cur.Schemas, t.Schemas...)
-	w.begin(t, len(t.Changes))
-	for i := range t.Changes {
-		c := &t.Changes[i]
-		if i > 0 && len(w.cur.Payload)+c.room() > MaxBlock {
-			if start > 0 {
-				w.carve(start, schemas)
-				start = 0
-			}
-			if len(w.cur.Payload) > MaxBlock*3/4 || len(w.cur.Payload)+c.room() > MaxBlock {
-				w.split(t, i)
-			}
+	w.begin(t, n)
+}
+
+// Change adds a change of the transaction that Begin started.
+func (w *BlockBuilder) Change(c *Change) {
+	if w.n > 0 && len(w.cur.Payload)+c.room() > MaxBlock {
+		if w.start > 0 {
+			w.carve(w.start, w.schemas)
+			w.start = 0
 		}
-		w.change(t, c, i)
+		if len(w.cur.Payload) > MaxBlock*3/4 || len(w.cur.Payload)+c.room() > MaxBlock {
+			w.split(w.t, w.n)
+		}
 	}
+	w.change(w.t, c, w.n)
+	w.n++
+}
+
+// End ends the transaction that Begin started.
+func (w *BlockBuilder) End() {
+	t := w.t
+	w.t = nil
 	w.cur.Position, w.cur.Time = t.Position, t.Time
 	w.cur.Ends = append(w.cur.Ends, End{t.Position, len(w.cur.Payload), w.cur.Changes})
 	w.prev = t.Position
@@ -182,9 +207,12 @@ func (w *BlockBuilder) finish(b *Block) {
 	w.done = append(w.done, b)
 }
 
-// Blocks returns what has been packed and starts afresh.
+// Blocks returns what has been packed and starts afresh. Within a transaction it
+// returns the blocks that are full, and the transaction goes on.
 func (w *BlockBuilder) Blocks() []*Block {
-	w.flush()
+	if w.t == nil {
+		w.flush()
+	}
 	d := w.done
 	w.done = nil
 	return d
@@ -263,7 +291,7 @@ type TxHeader struct {
 	Position Position
 	Major    uint64
 	Time     Time
-	Changes  int // in the whole transaction; before this part, for a part after the first
+	Changes  int // in the whole transaction, 0 where not known; before this part, for a part after the first
 }
 
 // Reader returns a reader of the block's records. schema resolves schema IDs of

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,31 +29,24 @@ func (s *source) Apply(ctx context.Context, txs []Transaction) error {
 	if !ok {
 		return fmt.Errorf("log %s: transactions before a baseline: %w", log, ErrReBaselineRequired)
 	}
-	compare := s.sync.ComparePositions
-	w := NewBlockBuilder(log, cursor.Position)
-	m := merger{tx: tx}
+	w := minting{source: s, tx: tx, m: merger{tx: tx}, log: log, compare: s.sync.ComparePositions, blocks: NewBlockBuilder(log, cursor.Position)}
+	defer w.abort(txs)
+	start := cursor
 	for i := range txs {
 		t := &txs[i]
-		if compare(t.Position, cursor.Position) <= 0 {
+		if w.compare(t.Position, cursor.Position) <= 0 {
 			continue // sent again after a reconnect
 		}
 		t.Log, t.Prev, t.Time = log, cursor.Position, e.clock.NextAt(t.Commit)
-		for _, sc := range t.Schemas {
-			if err := tx.PutSchema(log, sc); err != nil {
-				return err
-			}
-		}
-		if err := m.mint(t); err != nil {
+		if err := w.add(t); err != nil {
 			return err
 		}
-		w.Add(t)
 		cursor = Cursor{key, t.Position, t.Time}
 	}
-	blocks := w.Blocks()
-	if len(blocks) == 0 {
+	if cursor == start {
 		return nil
 	}
-	return s.commit(tx, cursor, compare, blocks, nil)
+	return s.commit(tx, cursor, w.compare, w.blocks.Blocks(), w.announce)
 }
 
 // commit appends blocks, moves the cursor to match, commits, and only then
@@ -85,57 +77,7 @@ func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Bloc
 // merger applies changes to the state within one store transaction.
 type merger struct {
 	tx  Tx
-	old []byte // scratch: the row a key change moved
 	rec Record
-}
-
-// mint stamps a transaction's changes, fills in unchanged columns and applies
-// them to the state. Rows that had to be filled are replaced in t.
-func (m *merger) mint(t *Transaction) error {
-	var moved Record // the row that the Delete of a key change took away
-	for i := range t.Changes {
-		c := &t.Changes[i]
-		c.Stamp = Stamp{t.Time, t.Log.Origin, t.Log.Epoch, Version{t.Major, uint32(i + 1)}}
-		if c.Op == OpDelete && i+1 < len(t.Changes) && t.Changes[i+1].Partial && bytes.Equal(t.Changes[i+1].OldKey, c.Key) {
-			old, ok, err := m.tx.Get(c.Schema.Table, c.Key)
-			if err != nil {
-				return err
-			}
-			if ok && !old.Deleted {
-				m.old = append(m.old[:0], old.Row...)
-				moved = Record{Schema: old.Schema, Key: c.Key, Row: m.old}
-			}
-		}
-		if c.Partial {
-			if err := m.fill(c, moved); err != nil {
-				return fmt.Errorf("transaction at %s: %w: %w", t.Position, err, ErrReBaselineRequired)
-			}
-		}
-		if err := m.apply(c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *merger) fill(c *Change, moved Record) error {
-	old := moved
-	if c.OldKey == nil || !bytes.Equal(c.OldKey, moved.Key) {
-		var ok bool
-		var err error
-		if old, ok, err = m.tx.Get(c.Schema.Table, c.Key); err != nil {
-			return err
-		}
-		if !ok || old.Deleted {
-			return fmt.Errorf("an update of %s leaves columns unchanged, and the state does not hold the row", c.Schema.Table)
-		}
-	}
-	row, err := c.Row.FillUnchanged(nil, c.Schema, old.Row, old.Schema)
-	if err != nil {
-		return err
-	}
-	c.Row, c.Partial = row, false
-	return nil
 }
 
 // apply merges one stamped change into the state: the greatest stamp per key
@@ -323,6 +265,9 @@ func (s *source) carried(log LogID) (Comparator, error) {
 
 // Progress advances a cursor over a stretch with nothing in its scope.
 func (s *source) Progress(ctx context.Context, key CursorKey, prev, through Position, t Time) error {
+	if key.Log.IsZero() {
+		return s.Apply(ctx, []Transaction{{Position: through}})
+	}
 	return s.ApplyBlocks(ctx, key, []*Block{{Prev: prev, Position: through, Time: t, Last: true, Ends: []End{{Position: through}}}})
 }
 

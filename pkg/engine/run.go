@@ -32,8 +32,10 @@ type SourceState struct {
 	Message     string
 	Since       time.Time // of Reason
 	Baselines   int
-	Rebaselines int    // baselines after the first
-	LastCause   string // of the last re-baseline
+	Rebaselines int // baselines after the first
+	// TableBaselines counts tables that were baselined while the others went on.
+	TableBaselines int
+	LastCause      string // of the last re-baseline
 	// LastBaseline is how long the last one took, from its first row to its commit.
 	LastBaseline time.Duration
 }

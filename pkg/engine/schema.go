@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"slices"
 	"sync"
 )
 
@@ -57,6 +58,12 @@ func (s *Schema) KeyColumns() []int {
 		}
 	}
 	return k
+}
+
+// Multiset reports whether the table has no key: equal rows of it are told apart
+// by an ordinal, which the engine adds to a key of all columns.
+func (s *Schema) Multiset() bool {
+	return !slices.ContainsFunc(s.Columns, func(c Column) bool { return c.Key })
 }
 
 // Fingerprint identifies the shape without its ID: relation OID, attribute

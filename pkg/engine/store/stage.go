@@ -43,7 +43,6 @@ func (s *stage) Put(rs []engine.Record) error {
 		}
 		s.table.put(r, s.shape.number(s.m.shapes, r.Stamp.Log(), r.Schema))
 	}
-	s.table.trim(s.m.opts.Tombstones)
 	s.table.arena.seal()
 	s.count(s.table.arena.size.Load())
 	return nil

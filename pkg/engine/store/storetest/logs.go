@@ -96,7 +96,6 @@ func testAppendChecks(t *testing.T, open Open) {
 	for what, bs := range map[string][]*engine.Block{
 		"a hole":         blocks(logX, position(2), transaction(logX, 3, 1, "k")),
 		"a repetition":   blocks(logX, "", transaction(logX, 1, 1, "k")),
-		"no last part":   big[:2],
 		"no first part":  big[1:],
 		"no middle part": {big[0], big[2]},
 		"no progress":    {{Prev: position(1), Position: position(1), Last: true}},
@@ -112,10 +111,32 @@ func testAppendChecks(t *testing.T, open Open) {
 	}
 	i, _ := tx.Log(logX)
 	h.equal(i.Head, position(1), "head after what was refused")
-	h.must(tx.Append(logX, engine.CompareLSN, big...))
+	h.must(tx.Append(logX, engine.CompareLSN, big[:2]...))
 	h.must(tx.Append(logX, engine.CompareLSN))
+	if err := tx.Append(logX, engine.CompareLSN, blocks(logX, position(1), transaction(logX, 2, 1, "k"))...); err == nil {
+		t.Error("Append took a transaction within another")
+	}
+	i, _ = tx.Log(logX)
+	h.equal(i.Head, position(1), "head within a transaction")
+	h.must(tx.Append(logX, engine.CompareLSN, big[2:]...))
 	i, _ = tx.Log(logX)
 	h.equal(i.Head, position(2), "head")
+}
+
+func testCommitWhole(t *testing.T, open Open) {
+	h := start(t, open, Options{})
+	h.commit(func(tx engine.Tx) { h.must(tx.ResetLog(logX, engine.CompareLSN, position(1), 1)) })
+	tx := h.begin()
+	defer tx.Rollback()
+	h.must(tx.Append(logX, engine.CompareLSN, blocks(logX, position(1), transaction(logX, 2, 40<<10, "a", "b", "c", "d"))[:2]...))
+	if err := tx.Commit(); err == nil {
+		t.Error("Commit took a transaction with no last part")
+	}
+	h.view(func(v engine.View) {
+		i, _ := v.Log(logX)
+		h.equal(i.Head, position(1), "head after what was refused")
+		h.equal(len(h.read(v, logX, position(1), 1<<20)), 0, "records after what was refused")
+	})
 }
 
 func testReadLog(t *testing.T, open Open) {

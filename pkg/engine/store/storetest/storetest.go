@@ -51,6 +51,7 @@ func Run(t *testing.T, open Open) {
 		{"StageConcurrently", testStageConcurrently},
 		{"Adopt", testAdopt},
 		{"AppendChecksPrev", testAppendChecks},
+		{"CommitWantsWholeTransactions", testCommitWhole},
 		{"ReadLogEverywhere", testReadLog},
 		{"ReadLogParts", testReadParts},
 		{"ResetAndDropLog", testResetDrop},

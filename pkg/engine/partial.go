@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// staged reads a stage as the state is read.
+type staged struct{ stage Stage }
+
+func (s staged) Get(_ TableName, key []byte) (Record, bool, error) { return s.stage.Get(key) }
+
+// Apply brings staged rows up to date.
+func (b *baseline) Apply(txs []Transaction) error {
+	if !b.mint || !b.spec.Partial {
+		return errors.New("engine: only a partial baseline of a source that mints is brought up to date")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var buf []byte
+	for i := range txs {
+		t := &txs[i]
+		for _, sc := range t.Schemas {
+			if !slices.Contains(b.spec.Schemas, sc) {
+				b.spec.Schemas = append(b.spec.Schemas, sc)
+			}
+		}
+		for changes := t.Changes; ; {
+			if err := b.bringIn(changes, &buf); err != nil {
+				return fmt.Errorf("transaction at %s: %w", t.Position, err)
+			}
+			if t.More == nil {
+				break
+			}
+			var err error
+			if changes, err = t.More(); err != nil {
+				return fmt.Errorf("transaction at %s: %w", t.Position, err)
+			}
+			if len(changes) == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (b *baseline) bringIn(changes []Change, buf *[]byte) error {
+	var moved Record
+	for i := range changes {
+		c := &changes[i]
+		table := c.Schema.Table
+		st := b.stages[table]
+		if st == nil {
+			return fmt.Errorf("baseline of log %s: table %s is not part of it", b.log, table)
+		}
+		if c.Op == OpTruncate {
+			st.Close()
+			b.stages[table] = b.source.engine.store.NewStage(table)
+			continue
+		}
+		var err error
+		if moved, err = complete(staged{st}, changes[i:], moved, buf); err != nil {
+			return err
+		}
+		r := Record{Schema: c.Schema, Key: c.Key, Row: c.Row, Stamp: b.stamp, Deleted: c.Op == OpDelete}
+		if err := st.Put([]Record{r}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// small reports whether a staged table can be told to readers change by change.
+func small(st Stage) (bool, error) {
+	size := 0
+	err := st.Scan(nil, func(r *Record) bool {
+		size += len(r.Key) + len(r.Row) + 64
+		return size <= maxNetBytes
+	})
+	return size <= maxNetBytes, err
+}
+
+// announcePartial counts a partial baseline that has been committed.
+func (b *baseline) announcePartial() {
+	s, e := b.source, b.source.engine
+	s.mu.Lock()
+	s.state.LastBaseline = e.now().Sub(b.began)
+	s.state.TableBaselines += len(b.spec.Tables)
+	s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.logs[b.log]; l != nil {
+		for _, t := range b.spec.Tables {
+			if !slices.Contains(l.tables, t) {
+				l.tables = append(slices.Clip(l.tables), t)
+			}
+		}
+	}
+	e.log.Info("tables baselined", "source", s.name, "log", b.log.String(), "tables", len(b.spec.Tables), "reason", b.spec.Reason)
+}
