@@ -93,6 +93,7 @@ type counted struct {
 }
 
 func (*counted) Rows(engine.TableName, []engine.Record) error { return nil }
+func (*counted) Apply([]engine.Transaction) error             { return nil }
 func (*counted) Abort()                                       {}
 func (b *counted) Commit(context.Context) error {
 	b.c.move(engine.CursorKey{Log: b.spec.Log, Scope: b.spec.Scope}, b.spec.At)

@@ -62,6 +62,7 @@ type countingBaseline struct {
 	rows int
 }
 
+func (b *countingBaseline) Apply([]engine.Transaction) error { return nil }
 func (b *countingBaseline) Rows(_ engine.TableName, rs []engine.Record) error {
 	b.rows += len(rs)
 	return nil

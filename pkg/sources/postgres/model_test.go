@@ -107,6 +107,8 @@ func (m *model) Baseline(_ context.Context, spec engine.BaselineSpec) (engine.Ba
 	return b, nil
 }
 
+func (*modelBaseline) Apply([]engine.Transaction) error { return nil }
+
 func (b *modelBaseline) Rows(table engine.TableName, rs []engine.Record) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
