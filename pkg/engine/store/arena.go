@@ -111,10 +111,6 @@ func (a *arena) tombTree() *btree.BTreeG[tomb] {
 	})
 }
 
-func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
-	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
-}
-
 // put adds a slab and returns its number.
 func (a *arena) put(s *slab) uint32 {
 	old := *a.slabs.Load()

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/tidwall/btree"
@@ -40,10 +39,6 @@ func newJournal(id engine.LogID, compare engine.Comparator, head engine.Position
 		}
 		return a.Part < b.Part
 	})}
-}
-
-func compareLogs(a, b engine.LogID) int {
-	return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Epoch, b.Epoch))
 }
 
 func (j *journal) write(seq uint64) *journal {

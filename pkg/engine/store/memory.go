@@ -93,7 +93,8 @@ func (m *Memory) Begin(ctx context.Context) (engine.Tx, error) {
 		return nil, context.Cause(ctx)
 	}
 	t := &tx{m: m}
-	t.root, t.err = m.current().write(), errSpent
+	t.read(m.current().write())
+	t.err = errSpent
 	return t, nil
 }
 
@@ -118,7 +119,7 @@ func (m *Memory) View() engine.View {
 	v.err = engine.ErrClosed
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v.root = m.root
+	v.read(m.root)
 	if m.isClosed() {
 		v.over.Store(true)
 		return v

@@ -1,10 +1,6 @@
 package store
 
 import (
-	"cmp"
-	"strings"
-	"sync/atomic"
-
 	"github.com/tidwall/btree"
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
@@ -12,61 +8,22 @@ import (
 // root is everything the store holds as of a commit. It is immutable once
 // published; a transaction works on a copy.
 type root struct {
-	seq     uint64
-	tables  *btree.BTreeG[item[engine.TableName, *table]]
-	logs    *btree.BTreeG[item[engine.LogID, *journal]]
-	schemas *btree.BTreeG[item[schemaKey, *engine.Schema]]
-	newest  *btree.BTreeG[item[engine.TableName, shape]] // schema of each table
-	truncs  *btree.BTreeG[item[truncKey, engine.Stamp]]
-	cursors *btree.BTreeG[engine.Cursor]
-	meta    *btree.BTreeG[item[string, []byte]]
-	vector  atomic.Pointer[engine.Cursors] // cursors as a map, once asked for
-}
-
-// item is what a tree holds at a key.
-type item[K, V any] struct {
-	key K
-	val V
-}
-
-type schemaKey struct {
-	log engine.LogID
-	id  uint32
-}
-
-type truncKey struct {
-	table  engine.TableName
-	origin string
-}
-
-// byKey returns a tree of items.
-func byKey[K, V any](compare func(a, b K) int) *btree.BTreeG[item[K, V]] {
-	return newTree(func(a, b item[K, V]) bool { return compare(a.key, b.key) < 0 })
+	*catalog
+	seq    uint64
+	tables *btree.BTreeG[item[engine.TableName, *table]]
+	logs   *btree.BTreeG[item[engine.LogID, *journal]]
 }
 
 func newRoot() *root {
 	return &root{
-		tables: byKey[engine.TableName, *table](compareTables),
-		logs:   byKey[engine.LogID, *journal](compareLogs),
-		schemas: byKey[schemaKey, *engine.Schema](func(a, b schemaKey) int {
-			return cmp.Or(compareLogs(a.log, b.log), cmp.Compare(a.id, b.id))
-		}),
-		newest: byKey[engine.TableName, shape](compareTables),
-		truncs: byKey[truncKey, engine.Stamp](func(a, b truncKey) int {
-			return cmp.Or(compareTables(a.table, b.table), cmp.Compare(a.origin, b.origin))
-		}),
-		meta: byKey[string, []byte](cmp.Compare[string]),
-		cursors: newTree(func(a, b engine.Cursor) bool {
-			return cmp.Or(compareLogs(a.Log, b.Log), cmp.Compare(a.Scope, b.Scope)) < 0
-		}),
+		catalog: newCatalog(),
+		tables:  byKey[engine.TableName, *table](compareTables),
+		logs:    byKey[engine.LogID, *journal](compareLogs),
 	}
 }
 
 func (r *root) write() *root {
-	return &root{
-		seq: r.seq + 1, tables: r.tables.Copy(), logs: r.logs.Copy(), schemas: r.schemas.Copy(),
-		newest: r.newest.Copy(), truncs: r.truncs.Copy(), cursors: r.cursors.Copy(), meta: r.meta.Copy(),
-	}
+	return &root{catalog: r.catalog.copy(), seq: r.seq + 1, tables: r.tables.Copy(), logs: r.logs.Copy()}
 }
 
 func (r *root) table(name engine.TableName) *table {
@@ -79,34 +36,17 @@ func (r *root) log(id engine.LogID) *journal {
 	return j.val
 }
 
-func (r *root) schema(log engine.LogID, id uint32) *engine.Schema {
-	s, _ := r.schemas.Get(item[schemaKey, *engine.Schema]{key: schemaKey{log, id}})
-	return s.val
-}
-
-func (r *root) newestSchema(table engine.TableName) shape {
-	s, _ := r.newest.Get(item[engine.TableName, shape]{key: table})
-	return s.val
-}
-
 func (r *root) setTable(t *table) { r.tables.Set(item[engine.TableName, *table]{t.name, t}) }
 
 func (r *root) setLog(j *journal) { r.logs.Set(item[engine.LogID, *journal]{j.id, j}) }
 
-// reader reads a root: it is what views and transactions have in common. err
-// is what reading gives once over is set.
+// reader reads a root: it is what views and transactions have in common.
 type reader struct {
+	lookup
 	root *root
-	over atomic.Bool
-	err  error
 }
 
-func (v *reader) failed() error {
-	if v.over.Load() {
-		return v.err
-	}
-	return nil
-}
+func (v *reader) read(r *root) { v.root, v.catalog = r, r.catalog }
 
 // Get returns the record at key.
 func (v *reader) Get(table engine.TableName, key []byte) (r engine.Record, ok bool, err error) {
@@ -144,63 +84,6 @@ func (v *reader) Tables() []engine.TableInfo {
 		return true
 	})
 	return infos
-}
-
-// Truncated returns the newest truncate of a table by an origin.
-func (v *reader) Truncated(table engine.TableName, origin string) engine.Stamp {
-	if v.over.Load() || v.root.truncs.Len() == 0 {
-		return engine.Stamp{}
-	}
-	t, _ := v.root.truncs.Get(item[truncKey, engine.Stamp]{key: truncKey{table, origin}})
-	return t.val
-}
-
-// Schema returns a schema of a log, or nil.
-func (v *reader) Schema(log engine.LogID, id uint32) *engine.Schema {
-	if v.over.Load() {
-		return nil
-	}
-	return v.root.schema(log, id)
-}
-
-// Schemas returns the schemas of a log, by ID.
-func (v *reader) Schemas(log engine.LogID) (all []*engine.Schema) {
-	if v.over.Load() {
-		return nil
-	}
-	v.root.schemas.Ascend(item[schemaKey, *engine.Schema]{key: schemaKey{log: log}}, func(s item[schemaKey, *engine.Schema]) bool {
-		if s.key.log != log {
-			return false
-		}
-		all = append(all, s.val)
-		return true
-	})
-	return all
-}
-
-// Cursor returns the cursor at a key.
-func (v *reader) Cursor(key engine.CursorKey) (engine.Cursor, bool) {
-	if v.over.Load() {
-		return engine.Cursor{}, false
-	}
-	return v.root.cursors.Get(engine.Cursor{CursorKey: key})
-}
-
-// Cursors returns the cursor vector.
-func (v *reader) Cursors() engine.Cursors {
-	if v.over.Load() {
-		return nil
-	}
-	if m := v.root.vector.Load(); m != nil {
-		return *m
-	}
-	m := make(engine.Cursors, v.root.cursors.Len())
-	v.root.cursors.Scan(func(c engine.Cursor) bool {
-		m[c.CursorKey] = c
-		return true
-	})
-	v.root.vector.Store(&m)
-	return m
 }
 
 // Logs returns the logs held.
@@ -243,25 +126,6 @@ func (v *reader) ReadPart(log engine.LogID, after engine.Position, part uint32, 
 		return nil, unknownLog(log)
 	}
 	return j.read(after, part, maxBytes)
-}
-
-// Meta returns what was recorded under a key.
-func (v *reader) Meta(key string) []byte {
-	if v.over.Load() {
-		return nil
-	}
-	m, _ := v.root.meta.Get(item[string, []byte]{key: key})
-	return m.val
-}
-
-// ScanMeta calls fn for each key with a prefix.
-func (v *reader) ScanMeta(prefix string, fn func(key string, value []byte) bool) {
-	if v.over.Load() {
-		return
-	}
-	v.root.meta.Ascend(item[string, []byte]{key: prefix}, func(m item[string, []byte]) bool {
-		return strings.HasPrefix(m.key, prefix) && fn(m.key, m.val)
-	})
 }
 
 // view is a root that is kept while it is looked at.

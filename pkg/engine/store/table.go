@@ -1,8 +1,6 @@
 package store
 
 import (
-	"cmp"
-
 	"github.com/tidwall/btree"
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
@@ -34,10 +32,6 @@ func (t *table) write(seq uint64) *table {
 		name: t.name, arena: t.arena, rows: t.rows.share(), tombs: t.tombs.Copy(), live: t.live, bytes: t.bytes,
 		owner: seq, start: t.arena.begin(),
 	}
-}
-
-func compareTables(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 }
 
 // get fills r with the record at key.

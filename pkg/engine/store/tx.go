@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -65,28 +64,16 @@ func (t *tx) PutSchema(log engine.LogID, s *engine.Schema) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	if have := t.root.schema(log, s.ID); have != nil {
-		if have != s && have.Fingerprint() != s.Fingerprint() {
-			return fmt.Errorf("log %s: schema %d is %s already, in another shape than %s now", log, s.ID, have.Table, s.Table)
-		}
-		s = have
-	} else {
-		s = t.m.shapes.at(t.m.lastShape.number(t.m.shapes, log, s)).schema
-		t.root.schemas.Set(item[schemaKey, *engine.Schema]{schemaKey{log, s.ID}, s})
+	have, err := t.root.checkSchema(log, s)
+	if err != nil {
+		return err
 	}
-	t.note(shape{log, s})
+	if have == nil {
+		have = t.m.shapes.at(t.m.lastShape.number(t.m.shapes, log, s)).schema
+		t.root.schemas.Set(item[schemaKey, *engine.Schema]{schemaKey{log, s.ID}, have})
+	}
+	t.root.note(shape{log, have})
 	return nil
-}
-
-// note keeps s as its table's newest schema, unless it is older than the one
-// that is.
-func (t *tx) note(s shape) {
-	have := t.root.newestSchema(s.schema.Table)
-	if have.schema != nil && (have == s || have.log.Origin == s.log.Origin &&
-		cmp.Or(cmp.Compare(have.log.Epoch, s.log.Epoch), cmp.Compare(have.schema.ID, s.schema.ID)) > 0) {
-		return
-	}
-	t.root.newest.Set(item[engine.TableName, shape]{s.schema.Table, s})
 }
 
 // Put writes a record, whatever is there.
@@ -245,18 +232,7 @@ func (t *tx) DropTable(name engine.TableName) error {
 		return err
 	}
 	t.root.tables.Delete(item[engine.TableName, *table]{key: name})
-	t.root.newest.Delete(item[engine.TableName, shape]{key: name})
-	var origins []truncKey
-	t.root.truncs.Ascend(item[truncKey, engine.Stamp]{key: truncKey{table: name}}, func(i item[truncKey, engine.Stamp]) bool {
-		if i.key.table != name {
-			return false
-		}
-		origins = append(origins, i.key)
-		return true
-	})
-	for _, k := range origins {
-		t.root.truncs.Delete(item[truncKey, engine.Stamp]{key: k})
-	}
+	t.root.dropTable(name)
 	t.last = nil
 	return nil
 }
@@ -297,18 +273,7 @@ func (t *tx) DropLog(log engine.LogID) error {
 	if old, ok := t.root.logs.Delete(item[engine.LogID, *journal]{key: log}); ok {
 		t.replace(old.val)
 	}
-	var gone []engine.Cursor
-	t.root.cursors.Ascend(engine.Cursor{CursorKey: engine.CursorKey{Log: log}}, func(c engine.Cursor) bool {
-		if c.Log != log {
-			return false
-		}
-		gone = append(gone, c)
-		return true
-	})
-	for _, c := range gone {
-		t.root.cursors.Delete(c)
-	}
-	t.root.vector.Store(nil)
+	t.root.dropCursors(log)
 	return nil
 }
 
@@ -317,8 +282,7 @@ func (t *tx) SetCursor(c engine.Cursor) error {
 	if err := t.failed(); err != nil {
 		return err
 	}
-	t.root.cursors.Set(c)
-	t.root.vector.Store(nil)
+	t.root.setCursor(c)
 	return nil
 }
 
