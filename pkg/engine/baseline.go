@@ -191,10 +191,13 @@ func (b *baseline) Commit(ctx context.Context) error {
 	}
 	for l := range held {
 		if l.Origin == b.log.Origin && l.Epoch < b.log.Epoch {
-			if err := tx.DropLog(l); err != nil {
+			if err := dropLog(tx, l); err != nil {
 				return err
 			}
 		}
+	}
+	if err := s.saveLog(tx, b.log, b.spec.Tables); err != nil {
+		return err
 	}
 	if err := s.commit(tx, cursor, compare, blocks, b.announce); err != nil {
 		return err

@@ -21,22 +21,29 @@ type Options struct {
 	Store  Store
 	Logger *slog.Logger     // nil: slog.Default()
 	Now    func() time.Time // nil: time.Now
+	// Retention bounds the logs of a durable store.
+	Retention Retention
+	// Scratch is the folder for what is spilled; empty: the system's.
+	Scratch string
 }
 
 // Engine is a running node: it takes in what its sources deliver and keeps
 // store, adverts and status in step. It implements Host.
 type Engine struct {
-	id      string
-	store   Store
-	clock   *Clock
-	now     func() time.Time
-	log     *slog.Logger
-	sources []*source
+	id        string
+	store     Store
+	clock     *Clock
+	now       func() time.Time
+	log       *slog.Logger
+	sources   []*source
+	retention Retention
+	scratch   string
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced at each commit and change of adverts
-	logs    map[LogID]*logState
-	readers map[readerKey]ReaderAck
+	mu        sync.Mutex
+	changed   chan struct{} // closed and replaced at each commit and change of adverts
+	logs      map[LogID]*logState
+	readers   map[readerKey]ReaderAck
+	savedAcks map[readerKey]ReaderAck // of durable readers, as the store has them
 }
 
 // logState is what the engine knows of a log beside what the store holds.
@@ -48,6 +55,7 @@ type logState struct {
 	head      Position // as far as the source is known to have got
 	headTime  Time
 	headKnown bool
+	unsaved   bool // path or tables have changed since they were saved
 }
 
 type readerKey struct {
@@ -75,6 +83,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		id: o.NodeID, store: o.Store, now: o.Now, log: o.Logger,
 		changed: make(chan struct{}), logs: map[LogID]*logState{}, readers: map[readerKey]ReaderAck{},
+		savedAcks: map[readerKey]ReaderAck{}, retention: o.Retention.withDefaults(), scratch: o.Scratch,
 	}
 	var last Time
 	v := o.Store.View()
@@ -83,16 +92,20 @@ func New(o Options) *Engine {
 	}
 	v.Close()
 	e.clock = NewClock(o.Now, last)
+	e.restoreReaders()
+	maps.Copy(e.savedAcks, e.readers)
 	return e
 }
 
 // AddSource registers a source under its name in the configuration. Call it
 // before Run.
 func (e *Engine) AddSource(name string, s SyncSource, p Policy) {
-	e.sources = append(e.sources, &source{
+	src := &source{
 		engine: e, name: name, sync: s, policy: p,
 		state: SourceState{Name: name, Reason: ReasonConnecting, Since: e.now()},
-	})
+	}
+	src.restore()
+	e.sources = append(e.sources, src)
 }
 
 // Run feeds the engine from its sources until ctx ends. A source that fails is
@@ -101,6 +114,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range e.sources {
 		g.Go(func() error { return s.run(ctx) })
+	}
+	if e.store.Durable() {
+		g.Go(func() error { return e.retain(ctx) })
 	}
 	g.Go(func() error { <-ctx.Done(); return ctx.Err() }) // also without any source
 	if err := g.Wait(); !errors.Is(err, context.Canceled) {

@@ -60,13 +60,27 @@ func (s *source) commit(tx Tx, cursor Cursor, compare Comparator, blocks []*Bloc
 	if err := tx.SetCursor(cursor); err != nil {
 		return err
 	}
+	e := s.engine
+	e.mu.Lock()
+	l := e.logs[cursor.Log]
+	unsaved := l != nil && l.unsaved
+	e.mu.Unlock()
+	if unsaved {
+		if err := s.saveLog(tx, cursor.Log, nil); err != nil {
+			return err
+		}
+	}
 	if err := tx.Commit(); err != nil {
+		if l != nil {
+			e.mu.Lock()
+			l.unsaved = true
+			e.mu.Unlock()
+		}
 		return err
 	}
 	if committed != nil {
 		committed()
 	}
-	e := s.engine
 	e.mu.Lock()
 	e.notify()
 	e.mu.Unlock()
@@ -308,10 +322,12 @@ func (s *source) Carry(log LogID, compare Comparator, path []string, tables []Ta
 	}
 	full := append([]string{e.id}, path...)
 	if !slices.Equal(l.path, full) || l.source != s {
+		l.unsaved = true
 		defer e.notify()
 	}
 	l.compare, l.path, l.source = compare, full, s
 	if tables != nil {
+		l.unsaved = l.unsaved || !slices.Equal(l.tables, tables)
 		l.tables = slices.Clone(tables)
 	}
 	return nil

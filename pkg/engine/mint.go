@@ -114,7 +114,7 @@ func (w *minting) tables(t *Transaction) (*netChanges, error) {
 		}
 		w.taken = append(w.taken, b)
 	}
-	return net, nil
+	return net, w.source.saveLog(w.tx, w.log, w.source.withTables(w.log, w.taken))
 }
 
 // abort gives up the partial baselines that have not become the state.

@@ -91,11 +91,31 @@ func (b *baseline) announcePartial() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if l := e.logs[b.log]; l != nil {
-		for _, t := range b.spec.Tables {
-			if !slices.Contains(l.tables, t) {
-				l.tables = append(slices.Clip(l.tables), t)
-			}
-		}
+		l.tables = union(l.tables, b.spec.Tables)
 	}
 	e.log.Info("tables baselined", "source", s.name, "log", b.log.String(), "tables", len(b.spec.Tables), "reason", b.spec.Reason)
+}
+
+func union(tables, more []TableName) []TableName {
+	tables = slices.Clip(tables)
+	for _, t := range more {
+		if !slices.Contains(tables, t) {
+			tables = append(tables, t)
+		}
+	}
+	return tables
+}
+
+// withTables returns a log's tables with those of partial baselines.
+func (s *source) withTables(log LogID, taken []*baseline) []TableName {
+	s.engine.mu.Lock()
+	defer s.engine.mu.Unlock()
+	var tables []TableName
+	if l := s.engine.logs[log]; l != nil {
+		tables = l.tables
+	}
+	for _, b := range taken {
+		tables = union(tables, b.spec.Tables)
+	}
+	return tables
 }

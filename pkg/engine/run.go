@@ -108,12 +108,13 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 	e := s.engine
 	info, err := s.sync.Init(ctx, Env{
 		NodeID: e.id, Source: s.name, Schemas: s.knownSchemas(), Report: s.report, Logger: e.log.With("source", s.name),
+		History: s.history(), Cursor: s.ownCursor(), Scratch: e.scratch,
 	})
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	sameHistory := s.info.History == info.History
+	sameHistory := s.info.History == info.History || info.Continues
 	s.info = info
 	s.mu.Unlock()
 	if info.Mints {
@@ -208,6 +209,24 @@ func (s *source) cursors() Cursors {
 		}
 	}
 	return mine
+}
+
+// history returns the history behind the log that the source mints.
+func (s *source) history() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info.History
+}
+
+// ownCursor returns the cursor in the log that the source mints.
+func (s *source) ownCursor() Position {
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
+	v := s.engine.store.View()
+	defer v.Close()
+	c, _ := v.Cursor(CursorKey{Log: own})
+	return c.Position
 }
 
 func (s *source) baselines() int {

@@ -87,8 +87,14 @@ type SyncSource interface {
 
 // Env is what an engine gives a source at Init.
 type Env struct {
-	NodeID  string
-	Source  string     // its name in the node's configuration
+	NodeID string
+	Source string // its name in the node's configuration
+	// History is what Info named at the last Init, also before a restart of the
+	// node, and Cursor how far the source's minted log has got since. Both are
+	// empty before the first baseline, and for a source that does not mint.
+	History string
+	Cursor  Position
+	Scratch string     // folder for what is spilled; empty: the system's
 	Schemas *SchemaSet // for a source that mints: gives out schema IDs of the log
 	// Report tells the state of the source to status and metrics; it is cheap
 	// and may be called often. err is nil when all is well.
@@ -104,7 +110,10 @@ type Info struct {
 	// History names the history behind a minted log, such as PostgreSQL's system
 	// identifier and timeline. Another History is another epoch.
 	History string
-	Tables  []*Schema
+	// Continues says that History, though another than Env.History, goes on from
+	// it, and has branched off after Env.Cursor: the log keeps its epoch.
+	Continues bool
+	Tables    []*Schema
 }
 
 // Sink is where a source delivers: an engine.
