@@ -76,6 +76,7 @@ type dbSource struct {
 	db      *database
 	batch   int                      // transactions in one Apply
 	again   int                      // transactions sent again at each Stream
+	run     int                      // changes of a transaction handed over at once; 0: all
 	edit    func(content) content    // nil, or alters what baselines read
 	history func() string            // nil: always the same
 	during  func()                   // nil, or called while a baseline is under way
@@ -172,13 +173,35 @@ func (s *dbSource) Stream(ctx context.Context, from engine.Cursors, sink engine.
 		}
 		var txs []engine.Transaction
 		for _, c := range commits {
-			txs = append(txs, c.transaction(s.schemas))
+			txs = append(txs, inRuns(c.transaction(s.schemas), s.run))
 		}
 		if err := sink.Apply(ctx, txs); err != nil {
 			return err
 		}
 		at = txs[len(txs)-1].Position
 	}
+}
+
+// inRuns makes a transaction hand over its changes n at a time, each run in the
+// same memory; the two halves of a key change stay together.
+func inRuns(t engine.Transaction, n int) engine.Transaction {
+	if n <= 0 {
+		return t
+	}
+	rest, buf := t.Changes, []engine.Change(nil)
+	t.More = func() ([]engine.Change, error) {
+		k := min(n, len(rest))
+		if k < len(rest) && rest[k].OldKey != nil {
+			k++
+		}
+		clear(buf)
+		buf = append(buf[:0], rest[:k]...)
+		rest = rest[k:]
+		return buf, nil
+	}
+	t.Changes, _ = t.More()
+	t.Changes = slices.Clone(t.Changes)
+	return t
 }
 
 // hop carries every log of another engine, as the fan-out source does.

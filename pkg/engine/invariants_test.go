@@ -61,7 +61,7 @@ func TestReadersSeeWholeCommits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		db := newDatabase()
 		work := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) []op { return drawOps(t, true) }), 10, 30).Draw(t, "work")
-		src := &dbSource{db: db, batch: rapid.IntRange(1, 4).Draw(t, "batch")}
+		src := &dbSource{db: db, batch: rapid.IntRange(1, 4).Draw(t, "batch"), run: rapid.IntRange(0, 3).Draw(t, "run")}
 		maxBytes := rapid.SampledFrom([]int{1, 100, 1 << 20}).Draw(t, "maxBytes")
 		w := &watched{Store: store.NewMemory(store.MemoryOptions{})}
 		e := nodeOver("n", w)
