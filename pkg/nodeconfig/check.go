@@ -41,8 +41,7 @@ func (c *Config) check(p *problems) {
 	if c.Listen.HTTP == c.Listen.Replication && !strings.HasSuffix(c.Listen.HTTP, ":0") {
 		p.at("listen.http", "is the same as listen.replication", "give each a port of its own")
 	}
-	oneOf(p, "storage.type", c.Storage.Type, []string{StorageMemory})
-	between(p, "storage.journal.maxBytes", c.Storage.Journal.MaxBytes, 1<<20, 1<<40, "from 1Mi to 1Ti")
+	c.Storage.check(p)
 	between(p, "limits.maxReaders", c.Limits.MaxReaders, 1, 1<<20, "from 1 to 1048576")
 	between(p, "limits.maxChannels", c.Limits.MaxChannels, 1, 1<<20, "from 1 to 1048576")
 	between(p, "limits.handshakeTimeout", c.Limits.HandshakeTimeout, 100*time.Millisecond, 5*time.Minute, "from 100ms to 5m")
@@ -69,6 +68,37 @@ func (c *Config) check(p *problems) {
 		p.at("wiringFile", "is missing", "name the file that holds the parents of the fan-out sources")
 	}
 	text(p, "wiringFile", c.WiringFile, 0, 4096)
+}
+
+func (s *Storage) check(p *problems) {
+	oneOf(p, "storage.type", s.Type, []string{StorageMemory, StoragePebble})
+	between(p, "storage.journal.maxBytes", s.Journal.MaxBytes, 1<<20, 1<<40, "from 1Mi to 1Ti")
+	text(p, "storage.path", s.Path, 0, 4096)
+	text(p, "storage.scratchPath", s.ScratchPath, 0, 4096)
+	if s.Type != StoragePebble {
+		for _, f := range []struct {
+			name string
+			set  bool
+		}{
+			{"path", s.Path != ""},
+			{"journal.limitBytes", s.Journal.LimitBytes != 0},
+			{"journal.readerRetention", s.Journal.ReaderRetention != 0},
+			{"cache.maxBytes", s.Cache.MaxBytes != 0},
+			{"tombstones.retention", s.Tombstones.Retention != 0},
+		} {
+			if f.set {
+				p.at("storage."+f.name, "is of a pebble store only", "take it out, or set storage.type to pebble")
+			}
+		}
+		return
+	}
+	if s.Path == "" {
+		p.at("storage.path", "is missing", "name the folder in which the store is kept")
+	}
+	between(p, "storage.journal.limitBytes", s.Journal.LimitBytes, s.Journal.MaxBytes, 1<<42, "from journal.maxBytes to 4Ti")
+	between(p, "storage.journal.readerRetention", s.Journal.ReaderRetention, time.Minute, 366*24*time.Hour, "from 1m to 8784h")
+	between(p, "storage.cache.maxBytes", s.Cache.MaxBytes, 8<<20, 1<<40, "from 8Mi to 1Ti")
+	between(p, "storage.tombstones.retention", s.Tombstones.Retention, time.Minute, 366*24*time.Hour, "from 1m to 8784h")
 }
 
 func (s *Postgres) check(p *problems, path string) {

@@ -41,18 +41,46 @@ type Listen struct {
 	HTTP        string `yaml:"http"`
 }
 
-// StorageMemory is the store that keeps everything in memory.
-const StorageMemory = "memory"
+// The kinds of storage.
+const (
+	StorageMemory = "memory" // nothing outlives the process
+	StoragePebble = "pebble" // a folder; a restart goes on from it
+)
 
 // Storage says where state, logs and cursors are kept.
 type Storage struct {
 	Type    string  `yaml:"type"`
 	Journal Journal `yaml:"journal"`
+	// Path is the folder of a pebble store: this node's alone.
+	Path string `yaml:"path,omitempty"`
+	// Cache is the memory of a pebble store's block cache.
+	Cache Cache `yaml:"cache,omitempty"`
+	// Tombstones says how long a pebble store remembers deleted rows.
+	Tombstones Tombstones `yaml:"tombstones,omitempty"`
+	// ScratchPath is the folder for what is spilled, such as parts of large
+	// transactions; the store's folder, or the system's, when empty.
+	ScratchPath string `yaml:"scratchPath,omitempty"`
 }
 
 // Journal bounds the entries kept for readers to resume from, over all logs.
 type Journal struct {
 	MaxBytes Size `yaml:"maxBytes"`
+	// LimitBytes is the limit past which entries go though a durable reader has yet
+	// to read them; between the two they are kept for it. Pebble only.
+	LimitBytes Size `yaml:"limitBytes,omitempty"`
+	// ReaderRetention is how long a durable reader that says nothing is waited
+	// for. Pebble only.
+	ReaderRetention time.Duration `yaml:"readerRetention,omitempty"`
+}
+
+// Cache is memory for what is read often.
+type Cache struct {
+	MaxBytes Size `yaml:"maxBytes"`
+}
+
+// Tombstones are deleted rows that are remembered, for readers that were away.
+type Tombstones struct {
+	Retention time.Duration `yaml:"retention"`
 }
 
 // Source is one source: exactly one of Postgres and Fanout is set.
@@ -145,6 +173,13 @@ const (
 	DefaultPostgresPort     = 5432
 	DefaultJournalBytes     = 256 << 20
 	DefaultPauseBufferBytes = 64 << 20
+
+	// Of a pebble store.
+	DefaultDiskJournalBytes   = 1 << 30
+	DefaultReaderRetention    = 24 * time.Hour
+	DefaultCacheBytes         = 64 << 20
+	DefaultTombstoneRetention = 24 * time.Hour
+
 	DefaultMaxReaders       = 4096
 	DefaultMaxChannels      = 1024
 	DefaultHandshakeTimeout = 10 * time.Second
@@ -159,7 +194,15 @@ func (c *Config) SetDefaults() {
 	def(&c.Listen.Replication, fmt.Sprintf(":%d", DefaultReplicationPort))
 	def(&c.Listen.HTTP, fmt.Sprintf(":%d", DefaultHTTPPort))
 	def(&c.Storage.Type, StorageMemory)
-	def(&c.Storage.Journal.MaxBytes, DefaultJournalBytes)
+	if st := &c.Storage; st.Type == StoragePebble {
+		def(&st.Journal.MaxBytes, DefaultDiskJournalBytes)
+		def(&st.Journal.LimitBytes, 4*st.Journal.MaxBytes)
+		def(&st.Journal.ReaderRetention, DefaultReaderRetention)
+		def(&st.Cache.MaxBytes, DefaultCacheBytes)
+		def(&st.Tombstones.Retention, DefaultTombstoneRetention)
+	} else {
+		def(&st.Journal.MaxBytes, DefaultJournalBytes)
+	}
 	def(&c.Limits.MaxReaders, DefaultMaxReaders)
 	def(&c.Limits.MaxChannels, DefaultMaxChannels)
 	def(&c.Limits.HandshakeTimeout, DefaultHandshakeTimeout)
