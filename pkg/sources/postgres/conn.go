@@ -24,6 +24,13 @@ var pinned = map[string]string{
 	"timezone":           "UTC",
 	"bytea_output":       "hex",
 	"search_path":        "pg_catalog",
+	// regclass and its kin quote more with it on.
+	"quote_all_identifiers": "off",
+	// money is printed as if its unit were the dollar, with two decimals, wherever
+	// the server stands: the number is the same.
+	"lc_monetary": "C",
+	// A table that row-level security would hide rows of is refused, not read in part.
+	"row_security": "off",
 }
 
 // noTimeouts lifts what would end a long COPY or a session that waits for one.
