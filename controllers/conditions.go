@@ -44,7 +44,7 @@ func (c conditions) get(kind string) metav1.Condition {
 var needsPerson = []string{
 	v1alpha1.ReasonInvalid, v1alpha1.ReasonNotPermitted, v1alpha1.ReasonSlotConflict,
 	v1alpha1.ReasonLoopDetected, v1alpha1.ReasonMaxDepthExceeded, v1alpha1.ReasonObjectConflict,
-	v1alpha1.ReasonAuthenticationFailed, v1alpha1.ReasonPreflightFailed, v1alpha1.ReasonTableNotFound,
+	v1alpha1.ReasonAuthenticationFailed, v1alpha1.ReasonPreflightFailed, v1alpha1.ReasonTableNotFound, v1alpha1.ReasonNoReplicaIdentity,
 }
 
 // summarize sets Ready to the first condition of kinds that does not hold, and

@@ -114,6 +114,9 @@ const (
 	ReasonPreflightFailed = "PreflightFailed"
 	// ReasonTableNotFound: a table does not exist at the source.
 	ReasonTableNotFound = "TableNotFound"
+	// ReasonNoReplicaIdentity: a table's updates and deletes do not say which row
+	// they concern.
+	ReasonNoReplicaIdentity = "NoReplicaIdentity"
 	// ReasonSlotBusy: the replication slot is in use by another session.
 	ReasonSlotBusy = "SlotBusy"
 	// ReasonDisconnected: the connection to the source is gone; the node holds,

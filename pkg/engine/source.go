@@ -35,6 +35,7 @@ const (
 	ReasonAuthenticationFailed = "AuthenticationFailed"
 	ReasonPreflightFailed      = "PreflightFailed"
 	ReasonTableNotFound        = "TableNotFound"
+	ReasonNoReplicaIdentity    = "NoReplicaIdentity" // an update or delete does not say which row it concerns
 	ReasonSlotBusy             = "SlotBusy"
 	ReasonLoopDetected         = "LoopDetected"
 	ReasonDisconnected         = "Disconnected"

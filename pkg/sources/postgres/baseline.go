@@ -188,7 +188,7 @@ func (s *Source) tablesInSnapshot(ctx context.Context, c *conn) ([]*table, error
 		if err != nil {
 			return nil, fmt.Errorf("table %s: %w", name, err)
 		}
-		if t == nil || t.key == "" || !t.published {
+		if t == nil || !t.identified() || !t.published {
 			return nil, fmt.Errorf("table %s was altered while its baseline began", name)
 		}
 		if t.rewritten {

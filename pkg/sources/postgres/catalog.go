@@ -11,9 +11,11 @@ import (
 
 // table is what the catalog says of a table.
 type table struct {
-	schema    *engine.Schema // ID 0: not defined yet
-	kind      byte           // pg_class.relkind
-	key       string         // index whose columns identify a row, or ""
+	schema    *engine.Schema     // ID 0: not defined yet
+	kind      byte               // pg_class.relkind
+	key       string             // index whose columns identify a row, or ""
+	secured   bool               // row-level security hides rows of it from this user
+	unlike    []engine.TableName // partitions whose replica identity lacks what identifies a row here
 	canSelect bool
 	canUse    bool // its schema
 	owned     bool
@@ -30,18 +32,33 @@ type table struct {
 	filled map[int16]bool
 }
 
-const tableSQL = `
+var tableSQL = `
 SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
 	pg_catalog.has_table_privilege(c.oid, 'SELECT'),
 	pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
 	pg_catalog.pg_has_role(c.relowner, 'USAGE'),
-	coalesce((SELECT i.indexrelid::pg_catalog.text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND
-		CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary AND i.indimmediate END), ''),
+	coalesce((SELECT i.indexrelid::pg_catalog.text FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND ` + fmt.Sprintf(identityIndex, "c") + `), ''),
 	n.nspname, c.relname,
 	c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid) OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p JOIN pg_catalog.pg_class l ON l.oid = p.relid
-		WHERE l.relkind = 'r' AND l.relfilenode <> pg_catalog.pg_relation_filenode(l.oid))
+		WHERE l.relkind = 'r' AND l.relfilenode <> pg_catalog.pg_relation_filenode(l.oid)),
+	pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE `
+
+// identityIndex is the condition on index i that identifies rows of table %s.
+const identityIndex = `i.indisvalid AND CASE %[1]s.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary AND i.indimmediate END`
+
+// unlikeSQL finds the partitions of $1 whose changes will not tell the values of
+// the columns of index $2, or of all columns if that is empty.
+var unlikeSQL = `
+SELECT n.nspname, l.relname
+FROM pg_catalog.pg_partition_tree($1::pg_catalog.oid) p JOIN pg_catalog.pg_class l ON l.oid = p.relid JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
+WHERE p.isleaf AND l.oid <> $1::pg_catalog.oid AND l.relkind = 'r' AND l.relreplident <> 'f' AND ($2 = '' OR EXISTS (
+	SELECT FROM pg_catalog.pg_index r JOIN pg_catalog.pg_attribute k ON k.attrelid = r.indrelid AND k.attnum = ANY(r.indkey[0:r.indnkeyatts-1])
+	WHERE r.indexrelid = nullif($2, '')::pg_catalog.oid AND NOT EXISTS (
+		SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts-1])
+		WHERE i.indrelid = l.oid AND a.attname = k.attname AND ` + fmt.Sprintf(identityIndex, "l") + `)))
+ORDER BY 1, 2`
 
 const columnSQL = `
 SELECT a.attname, a.attnum, a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), a.atttypmod,
@@ -73,8 +90,18 @@ func (s *Source) read(ctx context.Context, c *conn, where string, args ...string
 	}
 	t := &table{
 		kind: r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7], rewritten: r[10] == "t",
-		filled: map[int16]bool{},
-		schema: &engine.Schema{Table: engine.TableName{Schema: r[8], Name: r[9]}, RelationOID: uint32(oid), ReplicaIdentity: engine.ReplicaIdentity(r[2][0])},
+		secured: r[11] == "t",
+		filled:  map[int16]bool{},
+		schema:  &engine.Schema{Table: engine.TableName{Schema: r[8], Name: r[9]}, RelationOID: uint32(oid), ReplicaIdentity: engine.ReplicaIdentity(r[2][0])},
+	}
+	if t.kind == 'p' {
+		leaves, err := c.params(ctx, unlikeSQL, r[0], t.key)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range leaves {
+			t.unlike = append(t.unlike, engine.TableName{Schema: l[0], Name: l[1]})
+		}
 	}
 	sent, err := t.publication(ctx, c, s.publication)
 	if err != nil {
@@ -120,6 +147,12 @@ func (t *table) publication(ctx context.Context, c *conn, pub string) (condition
 	return condition, nil
 }
 
+// identified says whether changes of the table tell which row they concern: by a
+// key, or by all of it.
+func (t *table) identified() bool {
+	return t.key != "" || t.schema.ReplicaIdentity == engine.IdentityFull
+}
+
 // major is the server's major version.
 func (c *conn) major() int {
 	v := c.ParameterStatus("server_version")
@@ -138,7 +171,7 @@ func (t *table) copySQL() string {
 		cols[i] = quoteIdent(c.Name)
 	}
 	list, name := strings.Join(cols, ", "), quoteTable(t.schema.Table.Schema, t.schema.Table.Name)
-	if t.kind == 'r' && t.filter == "" {
+	if t.kind == 'r' && t.filter == "" && len(cols) > 0 {
 		return fmt.Sprintf("COPY %s (%s) TO STDOUT", name, list)
 	}
 	q := fmt.Sprintf("SELECT %s FROM %s", list, name)

@@ -12,6 +12,7 @@ type copyParser struct {
 	schema *engine.Schema
 	header []byte
 	isKey  []bool
+	bag    bool // a table without a key: nulls are part of the rows' identity
 
 	slab    []byte
 	records []engine.Record
@@ -21,7 +22,7 @@ type copyParser struct {
 
 func newCopyParser(s *engine.Schema) *copyParser {
 	r := newRelation(s)
-	return &copyParser{schema: s, header: r.header, isKey: r.isKey}
+	return &copyParser{schema: s, header: r.header, isKey: r.isKey, bag: s.Multiset()}
 }
 
 // line takes one line without its newline, and alters it. COPY escapes
@@ -48,10 +49,13 @@ func (p *copyParser) line(line []byte) error {
 		}
 		if k := bytes.IndexByte(v, '\\'); k >= 0 {
 			if len(v) == 2 && v[1] == 'N' {
-				if isKey {
-					return fmt.Errorf("a row of %s has no value for key column %q", p.schema.Table, p.schema.Columns[i].Name)
-				}
 				row = engine.AppendNull(row)
+				switch {
+				case isKey && !p.bag:
+					return fmt.Errorf("a row of %s has no value for key column %q", p.schema.Table, p.schema.Columns[i].Name)
+				case isKey:
+					p.keys = append(p.keys, nil)
+				}
 				continue
 			}
 			v = unescape(v, k)
@@ -66,7 +70,11 @@ func (p *copyParser) line(line []byte) error {
 	}
 	n := len(row)
 	for _, k := range p.keys {
-		row = engine.AppendKeyValue(row, k)
+		if k == nil {
+			row = engine.AppendKeyNull(row)
+		} else {
+			row = engine.AppendKeyValue(row, k)
+		}
 	}
 	p.slab = p.slab[:len(p.slab)+len(row)]
 	p.records = append(p.records, engine.Record{Schema: p.schema, Key: row[n:len(row):len(row)], Row: engine.Row(row[:n:n])})

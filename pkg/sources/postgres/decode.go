@@ -17,15 +17,16 @@ var errMessage = errors.New("malformed pgoutput message")
 // relation is a table as the stream's Relation messages have last described it.
 type relation struct {
 	schema *engine.Schema
-	isKey  []bool
+	isKey  []bool // all of them in a table without a key
 	header []byte // packed rows of it start with this
 	named  bool   // a transaction of this stream has carried the schema
 }
 
 func newRelation(s *engine.Schema) *relation {
 	r := &relation{schema: s, isKey: make([]bool, len(s.Columns)), header: engine.AppendRowHeader(nil, s.ID, len(s.Columns))}
+	bag := s.Multiset()
 	for i, c := range s.Columns {
-		r.isKey[i] = c.Key
+		r.isKey[i] = c.Key || bag
 	}
 	return r
 }
@@ -219,6 +220,10 @@ func (d *decoder) update(p []byte) error {
 	if len(p) != 0 {
 		return fmt.Errorf("%w: %d bytes too many", errMessage, len(p))
 	}
+	bag := r.schema.Multiset()
+	if bag && oldKey == nil {
+		return &identityError{r.schema, ""}
+	}
 	if oldKey != nil {
 		// A large value that did not change is not sent again, but the old tuple
 		// has it if it is part of the key, or if the identity is full.
@@ -236,7 +241,11 @@ func (d *decoder) update(p []byte) error {
 	c := engine.Change{Op: engine.OpPut, Schema: r.schema, Key: key, Row: row, Partial: partial}
 	if oldKey != nil && !bytes.Equal(oldKey, key) {
 		d.batch.add(engine.Change{Op: engine.OpDelete, Schema: r.schema, Key: oldKey})
-		c.OldKey = oldKey
+		if !bag {
+			c.OldKey = oldKey
+		}
+	} else if bag {
+		return nil // the same row in place of the same row
 	}
 	d.batch.add(c)
 	return nil
@@ -344,19 +353,23 @@ func readTuple(cols []column, p []byte, r *relation) (_ []column, rest []byte, e
 
 // key packs the key of a tuple into the batch.
 func (d *decoder) key(r *relation, cols []column) ([]byte, error) {
-	size := 0
+	size, bag := 0, r.schema.Multiset()
 	for i, k := range r.isKey {
 		if !k {
 			continue
 		}
-		if cols[i].kind != 't' {
-			return nil, fmt.Errorf("%w: no value for key column %q of %s", errMessage, r.schema.Columns[i].Name, r.schema.Table)
+		if kind := cols[i].kind; kind != 't' && (kind != 'n' || !bag) {
+			return nil, &identityError{r.schema, r.schema.Columns[i].Name}
 		}
 		size += 2*len(cols[i].value) + 3
 	}
 	k := d.batch.reserve(size)
 	for i, isKey := range r.isKey {
-		if isKey {
+		switch {
+		case !isKey:
+		case cols[i].kind == 'n':
+			k = engine.AppendKeyNull(k)
+		default:
 			k = engine.AppendKeyValue(k, cols[i].value)
 		}
 	}

@@ -101,6 +101,8 @@ func sourceError(server string, problems ...*Problem) error {
 		reason = engine.ReasonAuthenticationFailed
 	case TableNotFound:
 		reason = engine.ReasonTableNotFound
+	case NoReplicaIdentity:
+		reason = engine.ReasonNoReplicaIdentity
 	case SlotBusy:
 		reason = engine.ReasonSlotBusy
 	case ServerUnreachable:
@@ -114,6 +116,28 @@ func sourceError(server string, problems ...*Problem) error {
 		}
 	}
 	return &engine.SourceError{Reason: reason, Permanent: permanent, Err: &PreflightError{Server: server, Problems: problems}}
+}
+
+// identityError is an update or a delete that does not say which row it
+// concerns.
+type identityError struct {
+	schema *engine.Schema
+	column string // of the key, that has no value; "" if all do
+}
+
+func (e *identityError) Error() string {
+	s := fmt.Sprintf("an update or delete of %s came without the row it concerns", e.schema.Table)
+	if e.column != "" {
+		s = fmt.Sprintf("an update or delete of %s came without key column %q", e.schema.Table, e.column)
+	}
+	return s
+}
+
+// problem says how to mend it. A partition has a replica identity of its own.
+func (e *identityError) problem() *Problem {
+	t := e.schema.Table
+	return &Problem{Reason: NoReplicaIdentity, Table: t, What: "the stream cannot go on past a change", Err: e,
+		Mend: fmt.Sprintf("Give %s, and each of its partitions, the same replica identity: ALTER TABLE %s REPLICA IDENTITY FULL, or DEFAULT with a primary key", t, quoteTable(t.Schema, t.Name))}
 }
 
 // asSourceError makes an error of the source of what ended Init or Baseline: a

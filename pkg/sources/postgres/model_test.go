@@ -64,6 +64,7 @@ type model struct {
 	baselines int
 	txs       []engine.Transaction // shallow: positions and counts only
 	changes   int
+	partial   []string // tables that were baselined alone, and why
 	heads     atomic.Int64
 	broken    error
 }
@@ -93,6 +94,8 @@ type modelBaseline struct {
 	m      *model
 	spec   engine.BaselineSpec
 	mu     sync.Mutex
+	later  []*engine.Schema // of changes after the baseline's position
+	spent  bool
 	tables map[engine.TableName]map[string]modelRow
 }
 
@@ -107,8 +110,6 @@ func (m *model) Baseline(_ context.Context, spec engine.BaselineSpec) (engine.Ba
 	return b, nil
 }
 
-func (*modelBaseline) Apply([]engine.Transaction) error { return nil }
-
 func (b *modelBaseline) Rows(table engine.TableName, rs []engine.Record) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,15 +117,58 @@ func (b *modelBaseline) Rows(table engine.TableName, rs []engine.Record) error {
 		if err := checkRow(r.Schema, r.Key, r.Row, false); err != nil {
 			return err
 		}
-		if _, twice := b.tables[table][string(r.Key)]; twice {
+		key := ordinal(b.tables[table], r.Schema, r.Key)
+		if _, twice := b.tables[table][key]; twice {
 			return fmt.Errorf("key %q of %s comes twice in a baseline", r.Key, table)
 		}
-		b.tables[table][string(r.Key)] = modelRow{r.Schema, bytes.Clone(r.Row)}
+		b.tables[table][key] = modelRow{r.Schema, bytes.Clone(r.Row)}
+	}
+	return nil
+}
+
+// ordinal returns the key of a row: of a table without a key, that of one more
+// copy of it.
+func ordinal(rows map[string]modelRow, s *engine.Schema, key []byte) string {
+	if !s.Multiset() {
+		return string(key)
+	}
+	for i := 0; ; i++ {
+		k := fmt.Sprintf("%s#%d", key, i)
+		if _, taken := rows[k]; !taken {
+			return k
+		}
+	}
+}
+
+// Apply brings a partial baseline up to date.
+func (b *modelBaseline) Apply(txs []engine.Transaction) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.spec.Partial {
+		return errors.New("only a partial baseline is brought up to date")
+	}
+	staged := &model{tables: b.tables}
+	for i := range txs {
+		if t := &txs[i]; engine.CompareLSN(t.Position, b.spec.At) <= 0 {
+			return fmt.Errorf("a baseline as of %s is brought up to date by %s", b.spec.At, t.Position)
+		}
+		for j := range txs[i].Changes {
+			if b.tables[txs[i].Changes[j].Schema.Table] == nil {
+				return fmt.Errorf("table %s is not part of the baseline", txs[i].Changes[j].Schema.Table)
+			}
+			if err := staged.change(&txs[i], j); err != nil {
+				return fmt.Errorf("change %d of %s, beside a baseline: %w", j, txs[i].Position, err)
+			}
+		}
+		b.later = append(b.later, txs[i].Schemas...)
 	}
 	return nil
 }
 
 func (b *modelBaseline) Commit(context.Context) error {
+	if b.spec.Partial {
+		return errors.New("a partial baseline is committed by a transaction")
+	}
 	b.m.mu.Lock()
 	b.m.tables, b.m.cursor = b.tables, b.spec.At
 	b.m.schemas = map[engine.TableName]*engine.Schema{}
@@ -137,7 +181,24 @@ func (b *modelBaseline) Commit(context.Context) error {
 	return nil
 }
 
-func (b *modelBaseline) Abort() {}
+func (b *modelBaseline) Abort() { b.spent = true }
+
+// adopt makes a partial baseline the state, ahead of a transaction's changes.
+func (m *model) adopt(t *engine.Transaction, w engine.BaselineWriter) error {
+	b := w.(*modelBaseline)
+	if b.spent || !b.spec.Partial || engine.CompareLSN(t.Position, b.spec.At) < 0 {
+		return fmt.Errorf("a baseline as of %s, spent: %t, partial: %t", b.spec.At, b.spent, b.spec.Partial)
+	}
+	b.spent = true
+	for _, s := range append(slices.Clone(b.spec.Schemas), b.later...) {
+		m.schemas[s.Table] = s
+	}
+	for table, rows := range b.tables {
+		m.tables[table] = rows
+		m.partial = append(m.partial, table.Name+": "+b.spec.Reason)
+	}
+	return nil
+}
 
 func checkRow(s *engine.Schema, key []byte, row engine.Row, partial bool) error {
 	unchanged, err := row.Check(s)
@@ -147,7 +208,16 @@ func checkRow(s *engine.Schema, key []byte, row engine.Row, partial bool) error 
 	if unchanged != partial {
 		return fmt.Errorf("a row of %s has unchanged columns: %t, and says %t", s.Table, unchanged, partial)
 	}
-	want, err := engine.AppendKey(nil, s, row)
+	keyed := s
+	if s.Multiset() { // all of the row
+		all := *s
+		all.Columns = slices.Clone(s.Columns)
+		for i := range all.Columns {
+			all.Columns[i].Key = true
+		}
+		keyed = &all
+	}
+	want, err := engine.AppendKey(nil, keyed, row)
 	if err != nil {
 		return err
 	}
@@ -181,7 +251,16 @@ func (m *model) apply(t *engine.Transaction) error {
 	if t.Prev != m.cursor || engine.CompareLSN(t.Position, t.Prev) <= 0 {
 		return fmt.Errorf("transaction (%s, %s] after cursor %s", t.Prev, t.Position, m.cursor)
 	}
-	if len(t.Changes) == 0 || engine.LSN(t.Major).Position() != t.Position || time.Since(t.Commit).Abs() > time.Hour {
+	for _, w := range t.Tables {
+		if err := m.adopt(t, w); err != nil {
+			return fmt.Errorf("transaction %s names %w", t.Position, err)
+		}
+	}
+	if len(t.Changes) == 0 {
+		m.cursor = t.Position // the log has got this far, and nothing has happened
+		return nil
+	}
+	if engine.LSN(t.Major).Position() != t.Position || time.Since(t.Commit).Abs() > time.Hour {
 		return fmt.Errorf("transaction %s: %d changes, major %d, commit %s", t.Position, len(t.Changes), t.Major, t.Commit)
 	}
 	for _, s := range t.Schemas {
@@ -212,6 +291,19 @@ func (m *model) change(t *engine.Transaction, i int) error {
 	case engine.OpTruncate:
 		clear(rows)
 	case engine.OpDelete:
+		if c.Schema.Multiset() {
+			for i := 0; ; i++ {
+				k := fmt.Sprintf("%s#%d", c.Key, i)
+				if _, there := rows[k]; there {
+					continue
+				}
+				if i == 0 {
+					return fmt.Errorf("deletes row %q of %s, which is not there", c.Key, c.Schema.Table)
+				}
+				delete(rows, fmt.Sprintf("%s#%d", c.Key, i-1))
+				return nil
+			}
+		}
 		old, ok := rows[string(c.Key)]
 		if !ok {
 			return fmt.Errorf("deletes key %q of %s, which is not there", c.Key, c.Schema.Table)
@@ -246,7 +338,7 @@ func (m *model) put(rows map[string]modelRow, c *engine.Change, old modelRow) er
 			return err
 		}
 	}
-	rows[string(c.Key)] = modelRow{c.Schema, row}
+	rows[ordinal(rows, c.Schema, c.Key)] = modelRow{c.Schema, row}
 	return nil
 }
 

@@ -199,19 +199,24 @@ func (t *table) check(user string) (problems []*Problem) {
 	if !t.canSelect {
 		add(MissingPrivilege, fmt.Sprintf("GRANT SELECT ON %s TO %s", quoted, quoteIdent(user)), "user %q may not read %s", user, name)
 	}
-	if t.key != "" {
+	if t.secured {
+		add(MissingPrivilege, fmt.Sprintf("As a superuser: ALTER ROLE %s BYPASSRLS", quoteIdent(user)), "row-level security hides rows of %s from user %q, and the stream would send them", name, user)
+	}
+	for _, l := range t.unlike {
+		add(NoReplicaIdentity, fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY FULL", quoteTable(l.Schema, l.Name)),
+			"partition %s has a replica identity of its own, which does not tell what identifies a row of %s", l, name)
+	}
+	if t.identified() {
 		return problems
 	}
+	full := fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY FULL, with which every row is told whole and equal rows are counted", quoted)
 	switch t.schema.ReplicaIdentity {
 	case engine.IdentityNothing:
-		add(NoReplicaIdentity, fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY DEFAULT", quoted),
-			"%s has REPLICA IDENTITY NOTHING: its updates and deletes do not say which row they concern", name)
-	case engine.IdentityFull:
-		add(NoReplicaIdentity, fmt.Sprintf("Add a primary key: ALTER TABLE %s ADD PRIMARY KEY (...)", quoted),
-			"%s has REPLICA IDENTITY FULL and no primary key: rows without a key cannot be replicated yet", name)
+		add(NoReplicaIdentity, fmt.Sprintf("ALTER TABLE %s REPLICA IDENTITY DEFAULT if it has a primary key; else %s", quoted, full),
+			"%s has REPLICA IDENTITY NOTHING: only its inserts could be replicated, since its updates and deletes do not say which row they concern", name)
 	default:
-		add(NoReplicaIdentity, fmt.Sprintf("Add a primary key that is not deferrable, or ALTER TABLE %s REPLICA IDENTITY USING INDEX ... (unique, not null, not partial, not deferrable)", quoted),
-			"%s has no primary key and no replica identity index: its rows have no identity", name)
+		add(NoReplicaIdentity, fmt.Sprintf("Add a primary key that is not deferrable; or ALTER TABLE %s REPLICA IDENTITY USING INDEX ... (unique, not null, not partial, not deferrable); or %s", quoted, full),
+			"%s has no primary key and no replica identity index: PostgreSQL refuses its updates and deletes while it is published", name)
 	}
 	return problems
 }

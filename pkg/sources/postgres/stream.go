@@ -112,6 +112,10 @@ func (s *Source) verdict(ctx context.Context, err error) error {
 	case errors.Is(err, engine.ErrReBaselineRequired), errors.Is(err, errMessage):
 		return err
 	}
+	var unidentified *identityError
+	if errors.As(err, &unidentified) {
+		return sourceError(s.server(), unidentified.problem())
+	}
 	switch sqlState(err) {
 	case "42704": // the publication went away, or was made again after the position
 		return rebaseline("the publication or the slot is not there any more (%v)", err)

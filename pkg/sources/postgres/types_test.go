@@ -220,10 +220,8 @@ func TestEveryType(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close(t.Context())
-			for name, value := range pinned {
-				if _, err := conn.Exec(t.Context(), fmt.Sprintf("SET %s = %s", name, quoteLiteral(value))).ReadAll(); err != nil {
-					t.Fatal(err)
-				}
+			if _, err := conn.Exec(t.Context(), "SET search_path = pg_catalog; SET lc_monetary = 'C'; SET quote_all_identifiers = off").ReadAll(); err != nil {
+				t.Fatal(err)
 			}
 			res, err := conn.Exec(t.Context(), "SELECT * FROM public.every").ReadAll()
 			if err != nil {
