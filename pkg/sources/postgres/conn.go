@@ -2,40 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
-
-// pinned are the settings that values are read under on every connection, so
-// that a value has one text form however it comes. search_path is pinned since
-// regclass and its kin print names relative to it.
-var pinned = map[string]string{
-	"client_encoding":    "UTF8",
-	"datestyle":          "ISO",
-	"intervalstyle":      "postgres",
-	"extra_float_digits": "3",
-	"timezone":           "UTC",
-	"bytea_output":       "hex",
-	"search_path":        "pg_catalog",
-	// regclass and its kin quote more with it on.
-	"quote_all_identifiers": "off",
-	// money is printed as if its unit were the dollar, with two decimals, wherever
-	// the server stands: the number is the same.
-	"lc_monetary": "C",
-	// A table that row-level security would hide rows of is refused, not read in part.
-	"row_security": "off",
-}
-
-// noTimeouts lifts what would end a long COPY or a session that waits for one.
-const noTimeouts = `SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN
-('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
 
 // conn is a connection whose messages can also be read without pgconn.
 type conn struct {
@@ -43,51 +18,36 @@ type conn struct {
 	frames *frames
 }
 
-const connectTimeout = 15 * time.Second
+// access is how the server is reached.
+func (s *Source) access() pgsession.Config {
+	return pgsession.Config{ConnString: s.cfg.ConnString, Credentials: s.cfg.Credentials}
+}
 
 // connect opens a session with the pinned settings, for SQL or for replication.
 // Errors are Problems.
 func (s *Source) connect(ctx context.Context, replication bool) (*conn, error) {
-	cfg, err := pgconn.ParseConfig(s.cfg.ConnString)
-	if err != nil {
-		return nil, &Problem{Reason: ServerUnreachable, What: "the connection string cannot be used", Err: err, Mend: "Check it, and the files it names"}
-	}
-	if s.cfg.Credentials != nil {
-		user, password, err := s.cfg.Credentials(ctx)
-		if err != nil {
-			return nil, &Problem{Reason: AuthenticationFailed, What: "the user and password cannot be read", Err: err}
-		}
-		if user != "" {
-			cfg.User = user
-		}
-		if password != "" {
-			cfg.Password = password
-		}
-	}
-	for k, v := range pinned {
-		cfg.RuntimeParams[k] = v
-	}
-	if cfg.RuntimeParams["application_name"] == "" {
-		cfg.RuntimeParams["application_name"] = s.appName()
+	cfg, err := s.access().Parse(ctx)
+	switch {
+	case errors.Is(err, pgsession.ErrCredentials):
+		return nil, &Problem{Reason: AuthenticationFailed, What: err.Error()}
+	case err != nil:
+		return nil, &Problem{Reason: ServerUnreachable, What: err.Error(), Mend: "Check it, and the files it names"}
 	}
 	if replication {
 		cfg.RuntimeParams["replication"] = "database"
 	}
-	cfg.DialFunc = dial
 	c := &conn{}
 	cfg.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		c.frames = newFrames(r)
 		return pgproto3.NewFrontend(c.frames, w)
 	}
-	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	if c.PgConn, err = pgconn.ConnectConfig(dialCtx, cfg); err != nil {
+	if c.PgConn, err = pgsession.Connect(ctx, cfg, s.appName()); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		return nil, connectProblem(err, cfg.User, replication)
 	}
-	if _, err := c.query(ctx, noTimeouts); err != nil {
+	if _, err := c.query(ctx, pgsession.NoTimeouts); err != nil {
 		c.close()
 		return nil, err
 	}
@@ -103,22 +63,11 @@ func (s *Source) appName() string {
 }
 
 // server names the server for people: no user, no password.
-func (s *Source) server() string {
-	cfg, err := pgconn.ParseConfig(s.cfg.ConnString)
-	if err != nil {
-		return "(unreadable connection string)"
-	}
-	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))) + "/" + cfg.Database
-}
+func (s *Source) server() string { return s.access().Server() }
 
 // user is the user that the next connect would use.
 func (s *Source) user(ctx context.Context) string {
-	if s.cfg.Credentials != nil {
-		if user, _, err := s.cfg.Credentials(ctx); err == nil && user != "" {
-			return user
-		}
-	}
-	cfg, err := pgconn.ParseConfig(s.cfg.ConnString)
+	cfg, err := s.access().Parse(ctx)
 	if err != nil {
 		return ""
 	}
@@ -126,12 +75,9 @@ func (s *Source) user(ctx context.Context) string {
 }
 
 func (c *conn) close() {
-	if c == nil || c.PgConn == nil {
-		return
+	if c != nil {
+		pgsession.Close(c.PgConn)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	_ = c.PgConn.Close(ctx) // the session is over either way
 }
 
 // query runs a statement by the simple protocol, which works on a replication
@@ -187,16 +133,6 @@ func (c *conn) setting(ctx context.Context, name string) (string, error) {
 	return rows[0][0], nil
 }
 
-// quoteIdent quotes an SQL identifier.
-func quoteIdent(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
-
-// quoteLiteral quotes an SQL string, with standard_conforming_strings on or off.
-func quoteLiteral(s string) string {
-	q := "'" + strings.ReplaceAll(strings.ReplaceAll(s, "'", "''"), `\`, `\\`) + "'"
-	if strings.Contains(s, `\`) {
-		return " E" + q
-	}
-	return q
-}
-
-func quoteTable(schema, name string) string { return quoteIdent(schema) + "." + quoteIdent(name) }
+func quoteIdent(s string) string            { return pgsession.QuoteIdent(s) }
+func quoteLiteral(s string) string          { return pgsession.QuoteLiteral(s) }
+func quoteTable(schema, name string) string { return pgsession.QuoteTable(schema, name) }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
 
 // Reason says what kind of thing is wrong at the server.
@@ -157,14 +158,7 @@ func (s *Source) asSourceError(err error) error {
 	return err
 }
 
-// sqlState returns the SQLSTATE of a server's error, or "".
-func sqlState(err error) string {
-	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
-		return pe.Code
-	}
-	return ""
-}
+func sqlState(err error) string { return pgsession.SQLState(err) }
 
 // connectProblem classifies why a connection could not be made.
 func connectProblem(err error, user string, replication bool) *Problem {
