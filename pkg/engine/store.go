@@ -13,6 +13,8 @@ var (
 	ErrUnknownLog = errors.New("unknown log")
 	// ErrClosed: the store has been closed.
 	ErrClosed = errors.New("store is closed")
+	// ErrCorruptStore: a store on disk does not read back what was written.
+	ErrCorruptStore = errors.New("the store is damaged")
 )
 
 // Store keeps a node's logs, state and cursor vector, and commits changes to

@@ -7,21 +7,26 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
-// journal is one log's ring as of a root: immutable once its root is published.
-type journal struct {
+// front is where a log goes on.
+type front struct {
 	id       engine.LogID
 	compare  engine.Comparator
 	head     engine.Position
 	time     engine.Time
-	blocks   *btree.BTreeG[*engine.Block] // by position, then part
-	bytes    int
-	changes  int
 	complete engine.Time // the state holds every later delete of the origin
-	owner    uint64      // seq of the root it is being written for
+	// open is the part that came last, of a transaction that lacks parts. Only
+	// the transaction that writes the log sees it.
+	open *engine.Block
+}
 
-	// of the transaction that writes it
-	open    *engine.Block // the part that came last, of a transaction that lacks parts
-	overrun bool          // what is open is larger than the journal, and not kept
+// journal is one log's ring as of a root: immutable once its root is published.
+type journal struct {
+	front
+	blocks  *btree.BTreeG[*engine.Block] // by position, then part
+	bytes   int
+	changes int
+	owner   uint64 // seq of the root it is being written for
+	overrun bool   // what is open is larger than the journal, and not kept
 }
 
 // blockCost is about what a block takes beside its payload.
@@ -33,12 +38,14 @@ const (
 func sizeOf(b *engine.Block) int { return cap(b.Payload) + len(b.Ends)*endCost + blockCost }
 
 func newJournal(id engine.LogID, compare engine.Comparator, head engine.Position, t engine.Time, owner uint64) *journal {
-	return &journal{id: id, compare: compare, head: head, time: t, complete: t, owner: owner, blocks: newTree(func(a, b *engine.Block) bool {
+	j := &journal{front: front{id: id, compare: compare, head: head, time: t, complete: t}, owner: owner}
+	j.blocks = newTree(func(a, b *engine.Block) bool {
 		if c := compare(a.Position, b.Position); c != 0 {
 			return c < 0
 		}
 		return a.Part < b.Part
-	})}
+	})
+	return j
 }
 
 func (j *journal) write(seq uint64) *journal {
@@ -60,7 +67,7 @@ func (j *journal) oldest() engine.Position {
 }
 
 // follows checks that blocks go on from the head, or from the part that is open.
-func (j *journal) follows(blocks []*engine.Block) error {
+func (j *front) follows(blocks []*engine.Block) error {
 	head, open := j.head, j.open
 	for _, b := range blocks {
 		switch {
@@ -81,11 +88,18 @@ func (j *journal) follows(blocks []*engine.Block) error {
 }
 
 // whole checks that no transaction lacks parts.
-func (j *journal) whole() error {
+func (j *front) whole() error {
 	if j.open != nil {
 		return fmt.Errorf("log %s: the transaction at %s lacks its last part", j.id, j.open.Position)
 	}
 	return nil
+}
+
+// took moves on past a block.
+func (j *front) took(b *engine.Block) {
+	if j.open = b; b.Last {
+		j.open, j.head, j.time = nil, b.Position, max(j.time, b.Time)
+	}
 }
 
 // append adds a block. A transaction that is larger than limit by itself is not
@@ -99,8 +113,7 @@ func (j *journal) append(b *engine.Block, limit int) {
 		j.bytes += sizeOf(b)
 		j.changes += b.Changes
 	}
-	if j.open = b; b.Last {
-		j.open, j.head, j.time = nil, b.Position, max(j.time, b.Time)
+	if j.took(b); b.Last {
 		return
 	}
 	for j.bytes > limit && !j.overrun {

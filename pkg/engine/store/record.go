@@ -135,6 +135,23 @@ func newShapes() *shapes {
 
 func (s *shapes) at(n uint32) *shape { return &(*s.all.Load())[n] }
 
+// find is at for a number from outside; nil if it was never given.
+func (s *shapes) find(n uint64) *shape {
+	if all := *s.all.Load(); n < uint64(len(all)) {
+		return &all[n]
+	}
+	return nil
+}
+
+// put gives the next number to a shape that has been given one before.
+func (s *shapes) put(sh shape) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := append(*s.all.Load(), sh)
+	s.all.Store(&all)
+	s.byForm[shapeForm{sh.log, sh.schema.ID, sh.schema.Fingerprint()}] = uint32(len(all) - 1)
+}
+
 // number returns the number of a shape, giving it one if it is new.
 func (s *shapes) number(log engine.LogID, schema *engine.Schema) uint32 {
 	s.mu.Lock()
