@@ -21,6 +21,11 @@ demo: ## A cluster, the operator, PostgreSQL and a topology of four nodes; write
 bench: ## Measure a node against PostgreSQL itself; print it and write bench/latest.json
 	@env=$$(hack/testdeps integration); eval "$$env"; go run ./hack/bench
 
+BENCH_BASE ?= bench/reference.json
+.PHONY: bench-compare
+bench-compare: ## Compare bench/latest.json with an earlier run, BENCH_BASE; name what is 10 % worse
+	@go run ./hack/bench -compare $(BENCH_BASE)
+
 ##@ Test
 
 .PHONY: test

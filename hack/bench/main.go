@@ -9,11 +9,14 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/tributary-dev/tributary/internal/testpg"
@@ -28,54 +31,38 @@ type bench struct {
 	readers int
 	pg      *testpg.Server
 	out     results
+	names   []string // of the measures, in order
+
+	decoded rate // pg_recvlogical to nowhere
+	one     rate // PostgreSQL → node → one reader
 }
 
 // results is bench/latest.json.
 type results struct {
-	When       time.Time `json:"when"`
-	CPUs       int       `json:"cpus"`
-	Go         string    `json:"go"`
-	PostgreSQL string    `json:"postgresql"`
-	Changes    int       `json:"changes"`
-	RowBytes   float64   `json:"rowBytes"` // of a row as the node keeps it
-
-	Decode   rate `json:"decode"`   // pg_recvlogical to nowhere
-	Readers1 rate `json:"readers1"` // PostgreSQL → node → one reader
-	ReadersN rate `json:"readersN"` // PostgreSQL → node → N readers
-	N        int  `json:"n"`
-	Copy     rate `json:"copy"`     // COPY TO STDOUT to nowhere
-	Baseline rate `json:"baseline"` // a node's, from its first row to its commit
-
-	LatencyHop1 latency `json:"latencyHop1"` // commit → reader at the first node
-	LatencyHop2 latency `json:"latencyHop2"` // commit → reader at the node below it
-
-	ResidentPerRow float64 `json:"residentPerRow"` // bytes of memory per row
-	HeapPerRow     float64 `json:"heapPerRow"`     // of it, live Go heap
-
-	Ratios ratios `json:"ratios"`
+	When       time.Time          `json:"when"`
+	Machine    string             `json:"machine"`
+	Go         string             `json:"go"`
+	PostgreSQL string             `json:"postgresql"`
+	Changes    int                `json:"changes"`
+	RowBytes   float64            `json:"rowBytes"` // of a row as the node keeps it
+	Measures   map[string]measure `json:"measures"`
 }
 
+// measure is a figure of the node over its limit of the same run; of latency,
+// the figure itself.
+type measure struct {
+	Ratio   float64 `json:"ratio"`
+	Must    float64 `json:"must"`
+	Aim     float64 `json:"aim"`
+	Lower   bool    `json:"lowerIsBetter"`
+	Figures string  `json:"figures"` // what the ratio is of
+	what    string  // for people
+}
+
+// rate is how fast something went, and what it cost.
 type rate struct {
-	Seconds      float64 `json:"seconds"`
-	PerSecond    float64 `json:"perSecond"`
-	WalsenderCPU float64 `json:"walsenderCPU,omitempty"` // seconds
-	NodeCPU      float64 `json:"nodeCPU,omitempty"`      // seconds
-}
-
-type latency struct {
-	P50 float64 `json:"p50ms"`
-	P99 float64 `json:"p99ms"`
-	Max float64 `json:"maxms"`
-	N   int     `json:"samples"`
-}
-
-type ratios struct {
-	NodeCPUOverWalsender float64 `json:"nodeCPUOverWalsender"` // below 1: the node keeps the walsender's pace
-	Readers1OverDecode   float64 `json:"readers1OverDecode"`
-	ReadersNOverDecode   float64 `json:"readersNOverDecode"`
-	BaselineOverCopy     float64 `json:"baselineOverCopy"`
-	ResidentOverRow      float64 `json:"residentOverRow"`
-	HeapOverRow          float64 `json:"heapOverRow"`
+	seconds, perSecond    float64
+	walsenderCPU, nodeCPU float64 // seconds
 }
 
 func main() {
@@ -85,9 +72,25 @@ func main() {
 	flag.IntVar(&b.rows, "changes", 500_000, "changes of each measurement")
 	flag.IntVar(&b.txns, "transactions", 500, "transactions they come in")
 	flag.IntVar(&b.readers, "readers", 100, "readers of the measurement with many")
+	compare := flag.String("compare", "", "compare the results with those of an earlier run, in this file, and run nothing")
+	bare := flag.String("bare", "", "serve the frames in this file by gRPC alone (the benchmark starts itself with it)")
 	flag.Parse()
+	if *compare != "" {
+		if err := compareRuns(*compare, *out); err != nil {
+			fmt.Fprintln(os.Stderr, "bench-compare:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if *bare != "" {
+		if err := serveBare(ctx, *bare); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := b.run(ctx, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -116,15 +119,16 @@ func (b *bench) run(ctx context.Context, out string) error {
 		return err
 	}
 	defer b.pg.Close()
-	b.out = results{When: time.Now().UTC(), CPUs: runtime.NumCPU(), Go: runtime.Version(), Changes: b.rows, N: b.readers,
-		PostgreSQL: fmt.Sprint(b.pg.Major)}
+	b.out = results{When: time.Now().UTC(), Machine: machine(), Go: runtime.Version(), Changes: b.rows,
+		PostgreSQL: fmt.Sprint(b.pg.Major), Measures: map[string]measure{}}
 	for _, m := range []struct {
 		what string
 		do   func(context.Context) error
 	}{
 		{"the limit: pg_recvlogical to nowhere", b.decode},
-		{"PostgreSQL → node → 1 reader", func(ctx context.Context) error { return b.stream(ctx, 1, &b.out.Readers1) }},
-		{fmt.Sprintf("PostgreSQL → node → %d readers", b.readers), func(ctx context.Context) error { return b.stream(ctx, b.readers, &b.out.ReadersN) }},
+		{"PostgreSQL → node → 1 reader", b.stream1},
+		{"the same with the pebble store", b.streamPebble},
+		{fmt.Sprintf("a journal to %d readers, and the limit: bare gRPC", b.readers), b.fan},
 		{"the limit: COPY TO STDOUT, and a baseline", b.baseline},
 		{"latency over two hops", b.latency},
 	} {
@@ -133,7 +137,6 @@ func (b *bench) run(ctx context.Context, out string) error {
 			return fmt.Errorf("%s: %w", m.what, err)
 		}
 	}
-	b.ratios()
 	b.print()
 	text, err := json.MarshalIndent(b.out, "", "  ")
 	if err != nil {
@@ -147,41 +150,55 @@ func (b *bench) run(ctx context.Context, out string) error {
 
 func step(what string) { fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format("15:04:05"), what) }
 
-func (b *bench) ratios() {
-	o := &b.out
-	o.Ratios = ratios{
-		NodeCPUOverWalsender: o.Readers1.NodeCPU / o.Readers1.WalsenderCPU,
-		Readers1OverDecode:   o.Readers1.PerSecond / o.Decode.PerSecond,
-		ReadersNOverDecode:   o.ReadersN.PerSecond / o.Decode.PerSecond,
-		BaselineOverCopy:     o.Baseline.PerSecond / o.Copy.PerSecond,
-		ResidentOverRow:      o.ResidentPerRow / o.RowBytes,
-		HeapOverRow:          o.HeapPerRow / o.RowBytes,
+// atLeast and atMost record a measure.
+func (b *bench) atLeast(name, what string, ratio, must, aim float64, figures string, args ...any) {
+	b.names = append(b.names, name)
+	b.out.Measures[name] = measure{round(ratio), must, aim, false, fmt.Sprintf(figures, args...), what}
+}
+
+func (b *bench) atMost(name, what string, ratio, must, aim float64, figures string, args ...any) {
+	b.names = append(b.names, name)
+	b.out.Measures[name] = measure{round(ratio), must, aim, true, fmt.Sprintf(figures, args...), what}
+}
+
+func round(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// verdict says how a measure stands.
+func (m measure) verdict() string {
+	better := func(than float64) bool { return m.Ratio >= than != m.Lower || m.Ratio == than }
+	switch {
+	case better(m.Aim):
+		return "aim met"
+	case better(m.Must):
+		return "met"
 	}
+	return "MISSED"
 }
 
 func (b *bench) print() {
 	o := &b.out
-	fmt.Printf(`
-%d changes in %d transactions, rows of %.0f bytes; PostgreSQL %s, %s, %d CPUs
+	fmt.Printf("\n%d changes in %d transactions, rows of %.0f bytes; PostgreSQL %s, %s, %s\n\n", o.Changes, b.txns, o.RowBytes, o.PostgreSQL, o.Go, o.Machine)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "measure\tratio\tmust\taim\t\tfigures")
+	for _, name := range b.names {
+		m := o.Measures[name]
+		fmt.Fprintf(w, "%s\t%.3g\t%g\t%g\t%s\t%s\n", m.what, m.Ratio, m.Must, m.Aim, m.verdict(), m.Figures)
+	}
+	_ = w.Flush()
+}
 
-                                        ratio   figures
-node CPU / walsender CPU             %8.2f   %.2f s / %.2f s
-changes/s, 1 reader / decoding       %8.2f   %.0f / %.0f
-changes/s, %3d readers / decoding    %8.2f   %.0f / %.0f
-baseline rows/s / COPY               %8.2f   %.0f / %.0f
-memory per row / row (resident)      %8.2f   %.0f / %.0f bytes
-memory per row / row (live heap)     %8.2f   %.0f / %.0f bytes
-latency commit → reader, hop 1                  p50 %.2f ms, p99 %.2f ms
-latency commit → reader, hop 2                  p50 %.2f ms, p99 %.2f ms
-`,
-		o.Changes, b.txns, o.RowBytes, o.PostgreSQL, o.Go, o.CPUs,
-		o.Ratios.NodeCPUOverWalsender, o.Readers1.NodeCPU, o.Readers1.WalsenderCPU,
-		o.Ratios.Readers1OverDecode, o.Readers1.PerSecond, o.Decode.PerSecond,
-		o.N, o.Ratios.ReadersNOverDecode, o.ReadersN.PerSecond, o.Decode.PerSecond,
-		o.Ratios.BaselineOverCopy, o.Baseline.PerSecond, o.Copy.PerSecond,
-		o.Ratios.ResidentOverRow, o.ResidentPerRow, o.RowBytes,
-		o.Ratios.HeapOverRow, o.HeapPerRow, o.RowBytes,
-		o.LatencyHop1.P50, o.LatencyHop1.P99, o.LatencyHop2.P50, o.LatencyHop2.P99)
+// machine says what the run was on.
+func machine() string {
+	model := runtime.GOARCH
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(line, "model name"); ok {
+				model = strings.Trim(name, " \t:\n")
+				break
+			}
+		}
+	}
+	return fmt.Sprintf("%d × %s", runtime.NumCPU(), model)
 }
 
 // database makes a database with the empty table t, published.

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -46,60 +47,148 @@ func (b *bench) decode(ctx context.Context) error {
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("pg_recvlogical: %w", err)
 	}
-	b.out.Decode = perSecond(b.rows, time.Since(start))
-	b.out.Decode.WalsenderCPU = w.seconds()
+	b.decoded = perSecond(b.rows, time.Since(start))
+	b.decoded.walsenderCPU = w.seconds()
 	return nil
 }
 
 func perSecond(n int, d time.Duration) rate {
-	return rate{Seconds: d.Seconds(), PerSecond: float64(n) / d.Seconds()}
+	return rate{seconds: d.Seconds(), perSecond: float64(n) / d.Seconds()}
 }
 
-// stream measures a node with readers: it is stopped while the changes are
+func (b *bench) stream1(ctx context.Context) error {
+	var err error
+	if b.one, err = b.stream(ctx, "stream", nodeconfig.Storage{}); err != nil {
+		return err
+	}
+	b.atMost("node-cpu-over-walsender", "node CPU / walsender CPU, 1 reader", b.one.nodeCPU/b.one.walsenderCPU, 0.6, 0.25,
+		"%.2f s / %.2f s", b.one.nodeCPU, b.one.walsenderCPU)
+	b.atLeast("changes-over-decoding", "changes/s, 1 reader / decoding", b.one.perSecond/b.decoded.perSecond, 0.80, 0.95,
+		"%.0f / %.0f", b.one.perSecond, b.decoded.perSecond)
+	return nil
+}
+
+func (b *bench) streamPebble(ctx context.Context) error {
+	r, err := b.stream(ctx, "pebble", nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(b.dir, "pebble-store")})
+	if err != nil {
+		return err
+	}
+	b.atLeast("pebble-changes-over-decoding", "changes/s, durable, 1 reader / decoding", r.perSecond/b.decoded.perSecond, 0.60, 0.85,
+		"%.0f / %.0f; node CPU %.2f s", r.perSecond, b.decoded.perSecond, r.nodeCPU)
+	return nil
+}
+
+// stream measures a node with a reader: it is stopped while the changes are
 // made, so that it starts from a backlog as pg_recvlogical does.
-func (b *bench) stream(ctx context.Context, readers int, out *rate) error {
+func (b *bench) stream(ctx context.Context, id string, st nodeconfig.Storage) (out rate, err error) {
 	db, err := b.database(ctx)
 	if err != nil {
-		return err
+		return out, err
 	}
-	n, err := b.startNode(ctx, fmt.Sprintf("stream-%d", readers), b.source(db))
+	n, err := b.startNodeWith(ctx, id, st, b.source(db))
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer n.stop()
-	rs, err := startReaders(ctx, readers, n.repl)
+	rs, err := startReaders(ctx, 1, n.repl)
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer rs.stop()
 	w, err := watchWalsender(ctx, db)
 	if err != nil {
-		return err
+		return out, err
 	}
 	if err := n.signal(syscall.SIGSTOP); err != nil {
-		return err
+		return out, err
 	}
 	if err := b.load(ctx, db, 0, b.rows, b.txns); err != nil {
-		return err
+		return out, err
 	}
 	before, err := cpuSeconds(n.pid())
 	if err != nil {
-		return err
+		return out, err
 	}
 	start := time.Now()
 	if err := n.signal(syscall.SIGCONT); err != nil {
-		return err
+		return out, err
 	}
 	if err := rs.wait(ctx, b.rows); err != nil {
-		return err
+		return out, err
 	}
-	*out = perSecond(b.rows, time.Since(start))
+	out = perSecond(b.rows, time.Since(start))
 	after, err := cpuSeconds(n.pid())
+	if err != nil {
+		return out, err
+	}
+	out.nodeCPU, out.walsenderCPU = after-before, w.seconds()
+	return out, nil
+}
+
+// fan measures how fast a node serves its journal to many readers that read and
+// count, and nothing more, against a server that sends them the same frames by
+// gRPC and does nothing else.
+func (b *bench) fan(ctx context.Context) error {
+	db, err := b.database(ctx)
 	if err != nil {
 		return err
 	}
-	out.NodeCPU = after - before
-	out.WalsenderCPU = w.seconds()
+	n, err := b.startNode(ctx, "fan", b.source(db))
+	if err != nil {
+		return err
+	}
+	defer n.stop()
+	first, err := startReaders(ctx, 1, n.repl)
+	if err != nil {
+		return err
+	}
+	log, from := first.place()
+	if err := b.load(ctx, db, 0, b.rows, b.txns); err != nil {
+		return err
+	}
+	if err := first.wait(ctx, b.rows); err != nil {
+		return err
+	}
+	first.stop()
+
+	frames, err := readRaw(ctx, n.repl, log, from, b.rows, true)
+	if err != nil {
+		return err
+	}
+	// CPU of one more reader: what many take, less what one takes.
+	cost := func(readers int) (perReader, bytesPerSecond float64, err error) {
+		before, err := cpuSeconds(n.pid())
+		if err != nil {
+			return 0, 0, err
+		}
+		took, err := readAll(ctx, readers, func(ctx context.Context) (*rawFrames, error) { return readRaw(ctx, n.repl, log, from, b.rows, false) })
+		if err != nil {
+			return 0, 0, err
+		}
+		after, err := cpuSeconds(n.pid())
+		return (after - before) / float64(readers), float64(readers) * float64(frames.bytes) / took.Seconds(), err
+	}
+	perReader, fanned, err := cost(b.readers)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(b.dir, "frames")
+	if err := frames.save(path); err != nil {
+		return err
+	}
+	address, stop, err := startBare(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	took, err := readAll(ctx, b.readers, func(ctx context.Context) (*rawFrames, error) { return readBare(ctx, address) })
+	if err != nil {
+		return err
+	}
+	bare := float64(b.readers) * float64(frames.bytes) / took.Seconds()
+	b.atLeast("fanout-over-grpc", fmt.Sprintf("bytes/s to %d readers / bare gRPC", b.readers), fanned/bare, 0.70, 0.90, "%.0f / %.0f MB/s", fanned/1e6, bare/1e6)
+	b.atMost("cpu-per-added-reader", "CPU of an added reader / of the first", perReader/b.one.nodeCPU, 0.10, 0.03,
+		"%.3f s / %.3f s, for %d changes", perReader, b.one.nodeCPU, b.rows)
 	return nil
 }
 
@@ -120,7 +209,8 @@ func (b *bench) baseline(ctx context.Context) error {
 	if err := db.ExecContext(ctx, "VACUUM ANALYZE t", "CHECKPOINT"); err != nil {
 		return err
 	}
-	var copied, full []float64
+	var copied, full, resident []float64
+	var heapPerRow float64
 	for range 3 {
 		start := time.Now()
 		cmd := exec.CommandContext(ctx, "psql", "-X", "-q", "-d", db.ConnString, "-c", "COPY t TO STDOUT")
@@ -139,16 +229,19 @@ func (b *bench) baseline(ctx context.Context) error {
 				return err
 			}
 			total, err := n.metric("tributary_table_row_bytes")
-			b.out.HeapPerRow, b.out.RowBytes = heap/float64(b.rows), total/float64(b.rows)
+			heapPerRow, b.out.RowBytes = heap/float64(b.rows), total/float64(b.rows)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		b.out.ResidentPerRow = float64(bytes-emptyBytes) / float64(b.rows)
+		resident = append(resident, float64(bytes-emptyBytes)/float64(b.rows))
 	}
-	b.out.Copy = rate{Seconds: slices.Min(copied), PerSecond: float64(b.rows) / slices.Min(copied)}
-	b.out.Baseline = rate{Seconds: slices.Min(full), PerSecond: float64(b.rows) / slices.Min(full)}
+	b.atLeast("baseline-over-copy", "baseline rows/s / COPY", slices.Min(copied)/slices.Min(full), 0.60, 0.90,
+		"%.0f / %.0f", float64(b.rows)/slices.Min(full), float64(b.rows)/slices.Min(copied))
+	slices.Sort(resident)
+	b.atMost("resident-over-row", "resident memory per row / row", resident[1]/b.out.RowBytes, 2.0, 1.3,
+		"%.0f / %.0f bytes; live heap %.0f", resident[1], b.out.RowBytes, heapPerRow)
 	return nil
 }
 
@@ -192,7 +285,8 @@ func (b *bench) latency(ctx context.Context) error {
 		}
 		defer readers[i].stop()
 	}
-	const samples = 300
+	// 1,000 changes a second: 200 transactions of 5.
+	const samples, changes, every = 1000, 5, 5 * time.Millisecond
 	conn, err := db.Connect(ctx)
 	if err != nil {
 		return err
@@ -202,31 +296,40 @@ func (b *bench) latency(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = on").ReadAll(); err != nil {
 		return err
 	}
-	sent := make([]time.Time, samples)
-	for i := range sent {
-		sent[i] = time.Now()
-		if _, err := conn.Exec(ctx, "INSERT INTO t (id, n) VALUES ("+strconv.Itoa(i)+", 1)").ReadAll(); err != nil {
+	sent := make([]time.Time, 0, samples*changes)
+	next := time.Now()
+	for i := range samples {
+		time.Sleep(time.Until(next))
+		next = next.Add(every)
+		at := time.Now()
+		for range changes {
+			sent = append(sent, at)
+		}
+		if _, err := conn.Exec(ctx, fmt.Sprintf("INSERT INTO t (id, n) SELECT id, 1 FROM generate_series(%d, %d) id", i*changes, (i+1)*changes-1)).ReadAll(); err != nil {
 			return err
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	for i, out := range []*latency{&b.out.LatencyHop1, &b.out.LatencyHop2} {
-		if err := readers[i].wait(ctx, samples); err != nil {
+	for i, hop := range []string{"one hop", "two hops"} {
+		if err := readers[i].wait(ctx, len(sent)); err != nil {
 			return err
 		}
-		*out = summarize(sent, readers[i].arrivals())
+		p50, p99 := percentiles(sent, readers[i].arrivals())
+		name := strings.ReplaceAll(hop, " ", "-")
+		b.atMost("latency-p50-"+name, "commit → reader, "+hop+", p50 ms", p50, 3, 1, "%.2f ms", p50)
+		b.atMost("latency-p99-"+name, "commit → reader, "+hop+", p99 ms", p99, 20, 5, "%.2f ms", p99)
 	}
 	return nil
 }
 
-func summarize(sent, got []time.Time) latency {
+// percentiles returns the 50th and 99th of the times between, in milliseconds.
+func percentiles(sent, got []time.Time) (p50, p99 float64) {
 	ms := make([]float64, 0, len(sent))
 	for i := range min(len(sent), len(got)) {
 		ms = append(ms, float64(got[i].Sub(sent[i]).Microseconds())/1000)
 	}
 	slices.Sort(ms)
 	if len(ms) == 0 {
-		return latency{}
+		return 0, 0
 	}
-	return latency{P50: ms[len(ms)/2], P99: ms[len(ms)*99/100], Max: ms[len(ms)-1], N: len(ms)}
+	return ms[len(ms)/2], ms[len(ms)*99/100]
 }

@@ -61,6 +61,11 @@ type nodeProcess struct {
 // startNode runs the node binary with a configuration and waits until it is
 // ready.
 func (b *bench) startNode(ctx context.Context, id string, src nodeconfig.Source, parents ...*nodeProcess) (*nodeProcess, error) {
+	return b.startNodeWith(ctx, id, nodeconfig.Storage{}, src, parents...)
+}
+
+// startNodeWith is startNode with the storage given.
+func (b *bench) startNodeWith(ctx context.Context, id string, st nodeconfig.Storage, src nodeconfig.Source, parents ...*nodeProcess) (*nodeProcess, error) {
 	dir := filepath.Join(b.dir, id)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -76,10 +81,10 @@ func (b *bench) startNode(ctx context.Context, id string, src nodeconfig.Source,
 	cfg := nodeconfig.Config{
 		Version: nodeconfig.Version, Node: nodeconfig.Node{ID: n.id},
 		Listen:  nodeconfig.Listen{Replication: n.repl, HTTP: n.http},
-		Sources: []nodeconfig.Source{src}, DrainTimeout: time.Second,
+		Storage: st, Sources: []nodeconfig.Source{src}, DrainTimeout: time.Second,
 	}
-	cfg.SetDefaults()
 	cfg.Storage.Journal.MaxBytes = 1 << 30
+	cfg.SetDefaults()
 	if src.Fanout != nil {
 		w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1, Sources: []nodeconfig.WiredSource{{Name: src.Name}}}
 		for _, p := range parents {

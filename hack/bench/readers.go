@@ -73,6 +73,20 @@ func (rs *readers) arrivals() []time.Time {
 	return append([]time.Time(nil), c.arrived...)
 }
 
+// maxArrivals bounds the arrivals that are remembered.
+const maxArrivals = 10_000
+
+// place returns where the first reader is in the one log that it reads.
+func (rs *readers) place() (engine.LogID, engine.Position) {
+	c := rs.all[0]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, cur := range c.cursors {
+		return k.Log, cur.Position
+	}
+	return engine.LogID{}, ""
+}
+
 // counter is an engine.Sink that checks that nothing is missing and counts.
 type counter struct {
 	reader  *client.Reader
@@ -127,7 +141,7 @@ func (c *counter) ApplyBlocks(_ context.Context, key engine.CursorKey, blocks []
 		}
 		n += b.Changes
 	}
-	if len(c.arrived) < 1000 {
+	if len(c.arrived) < maxArrivals {
 		for range n {
 			c.arrived = append(c.arrived, now)
 		}
