@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -19,7 +18,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
@@ -104,10 +105,9 @@ func (b *bench) run(ctx context.Context, out string) error {
 	}
 	defer os.RemoveAll(b.dir)
 	if b.node == "" {
-		b.node = filepath.Join(b.dir, "node")
 		step("building the node")
-		if o, err := exec.CommandContext(ctx, "go", "build", "-o", b.node, "./cmd/node").CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w\n%s", err, o)
+		if b.node, err = testnode.Build(ctx, b.dir); err != nil {
+			return err
 		}
 	}
 	step("starting PostgreSQL")
@@ -219,13 +219,10 @@ func (b *bench) load(ctx context.Context, db *testpg.DB, from, rows, txns int) e
 		COMMIT; END LOOP; END $$`, txns-1, from, rows/txns, from, rows/txns))
 }
 
-func (b *bench) source(db *testpg.DB) nodeconfig.Source {
-	pass := filepath.Join(b.dir, "password")
-	_ = os.WriteFile(pass, []byte(testpg.Password), 0o600)
-	return nodeconfig.Source{Name: "db", Postgres: &nodeconfig.Postgres{
-		Hosts: []nodeconfig.Host{{Host: "127.0.0.1", Port: b.pg.Port}}, Database: db.Name,
-		User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
-		Publication: nodeconfig.Publication{Name: "bench"}, Slot: "bench_" + db.Name,
-		Tables: []nodeconfig.Table{{Schema: "public", Name: "t"}},
-	}}
+func (b *bench) source(db *testpg.DB) (nodeconfig.Source, error) {
+	src, err := testnode.Postgres(db, b.dir, "", engine.TableName{Schema: "public", Name: "t"})
+	if err == nil {
+		src.Postgres.Publication = nodeconfig.Publication{Name: "bench"}
+	}
+	return src, err
 }

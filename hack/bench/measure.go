@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
@@ -85,12 +86,16 @@ func (b *bench) stream(ctx context.Context, id string, st nodeconfig.Storage) (o
 	if err != nil {
 		return out, err
 	}
-	n, err := b.startNodeWith(ctx, id, st, b.source(db))
+	src, err := b.source(db)
 	if err != nil {
 		return out, err
 	}
-	defer n.stop()
-	rs, err := startReaders(ctx, 1, n.repl)
+	n, err := b.startNodeWith(ctx, id, st, src)
+	if err != nil {
+		return out, err
+	}
+	defer n.Kill()
+	rs, err := startReaders(ctx, 1, n.Repl)
 	if err != nil {
 		return out, err
 	}
@@ -99,25 +104,25 @@ func (b *bench) stream(ctx context.Context, id string, st nodeconfig.Storage) (o
 	if err != nil {
 		return out, err
 	}
-	if err := n.signal(syscall.SIGSTOP); err != nil {
+	if err := n.Signal(syscall.SIGSTOP); err != nil {
 		return out, err
 	}
 	if err := b.load(ctx, db, 0, b.rows, b.txns); err != nil {
 		return out, err
 	}
-	before, err := cpuSeconds(n.pid())
+	before, err := cpuSeconds(n.PID())
 	if err != nil {
 		return out, err
 	}
 	start := time.Now()
-	if err := n.signal(syscall.SIGCONT); err != nil {
+	if err := n.Signal(syscall.SIGCONT); err != nil {
 		return out, err
 	}
 	if err := rs.wait(ctx, b.rows); err != nil {
 		return out, err
 	}
 	out = perSecond(b.rows, time.Since(start))
-	after, err := cpuSeconds(n.pid())
+	after, err := cpuSeconds(n.PID())
 	if err != nil {
 		return out, err
 	}
@@ -133,12 +138,16 @@ func (b *bench) fan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, err := b.startNode(ctx, "fan", b.source(db))
+	src, err := b.source(db)
 	if err != nil {
 		return err
 	}
-	defer n.stop()
-	first, err := startReaders(ctx, 1, n.repl)
+	n, err := b.startNode(ctx, "fan", src)
+	if err != nil {
+		return err
+	}
+	defer n.Kill()
+	first, err := startReaders(ctx, 1, n.Repl)
 	if err != nil {
 		return err
 	}
@@ -151,21 +160,21 @@ func (b *bench) fan(ctx context.Context) error {
 	}
 	first.stop()
 
-	frames, err := readRaw(ctx, n.repl, log, from, b.rows, true)
+	frames, err := readRaw(ctx, n.Repl, log, from, b.rows, true)
 	if err != nil {
 		return err
 	}
 	// CPU of one more reader: what many take, less what one takes.
 	cost := func(readers int) (perReader, bytesPerSecond float64, err error) {
-		before, err := cpuSeconds(n.pid())
+		before, err := cpuSeconds(n.PID())
 		if err != nil {
 			return 0, 0, err
 		}
-		took, err := readAll(ctx, readers, func(ctx context.Context) (*rawFrames, error) { return readRaw(ctx, n.repl, log, from, b.rows, false) })
+		took, err := readAll(ctx, readers, func(ctx context.Context) (*rawFrames, error) { return readRaw(ctx, n.Repl, log, from, b.rows, false) })
 		if err != nil {
 			return 0, 0, err
 		}
-		after, err := cpuSeconds(n.pid())
+		after, err := cpuSeconds(n.PID())
 		return (after - before) / float64(readers), float64(readers) * float64(frames.bytes) / took.Seconds(), err
 	}
 	perReader, fanned, err := cost(b.readers)
@@ -199,7 +208,11 @@ func (b *bench) baseline(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	emptyBytes, err := b.startAndLook(ctx, "empty", b.source(db), nil)
+	src, err := b.source(db)
+	if err != nil {
+		return err
+	}
+	emptyBytes, err := b.startAndLook(ctx, "empty", src, nil)
 	if err != nil {
 		return err
 	}
@@ -218,17 +231,17 @@ func (b *bench) baseline(ctx context.Context) error {
 			return fmt.Errorf("psql: %w", err)
 		}
 		copied = append(copied, time.Since(start).Seconds())
-		bytes, err := b.startAndLook(ctx, "full", b.source(db), func(n *nodeProcess) error {
-			took, err := n.metric("tributary_source_baseline_seconds")
+		bytes, err := b.startAndLook(ctx, "full", src, func(n *testnode.Node) error {
+			took, err := n.Metric("tributary_source_baseline_seconds")
 			if err != nil {
 				return err
 			}
 			full = append(full, took)
-			heap, err := n.metric("go_memstats_heap_inuse_bytes")
+			heap, err := n.Metric("go_memstats_heap_inuse_bytes")
 			if err != nil {
 				return err
 			}
-			total, err := n.metric("tributary_table_row_bytes")
+			total, err := n.Metric("tributary_table_row_bytes")
 			heapPerRow, b.out.RowBytes = heap/float64(b.rows), total/float64(b.rows)
 			return err
 		})
@@ -247,18 +260,18 @@ func (b *bench) baseline(ctx context.Context) error {
 
 // startAndLook starts a node, looks at it when it is ready, and stops it again;
 // it returns what the node then held in memory.
-func (b *bench) startAndLook(ctx context.Context, id string, src nodeconfig.Source, look func(*nodeProcess) error) (int64, error) {
+func (b *bench) startAndLook(ctx context.Context, id string, src nodeconfig.Source, look func(*testnode.Node) error) (int64, error) {
 	n, err := b.startNode(ctx, id, src)
 	if err != nil {
 		return 0, err
 	}
-	defer n.stop()
+	defer n.Kill()
 	if look != nil {
 		if err := look(n); err != nil {
 			return 0, err
 		}
 	}
-	return residentBytes(n.pid())
+	return residentBytes(n.PID())
 }
 
 // latency measures from before a commit to the arrival at readers of two nodes
@@ -268,19 +281,23 @@ func (b *bench) latency(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	top, err := b.startNode(ctx, "top", b.source(db))
+	src, err := b.source(db)
 	if err != nil {
 		return err
 	}
-	defer top.stop()
+	top, err := b.startNode(ctx, "top", src)
+	if err != nil {
+		return err
+	}
+	defer top.Kill()
 	below, err := b.startNode(ctx, "below", nodeconfig.Source{Name: "up", Fanout: &nodeconfig.Fanout{}}, top)
 	if err != nil {
 		return err
 	}
-	defer below.stop()
+	defer below.Kill()
 	readers := make([]*readers, 2)
-	for i, n := range []*nodeProcess{top, below} {
-		if readers[i], err = startReaders(ctx, 1, n.repl); err != nil {
+	for i, n := range []*testnode.Node{top, below} {
+		if readers[i], err = startReaders(ctx, 1, n.Repl); err != nil {
 			return err
 		}
 		defer readers[i].stop()

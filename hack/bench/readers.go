@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 )
@@ -55,7 +56,7 @@ func startReaders(ctx context.Context, n int, address string) (*readers, error) 
 // wait waits until every reader has received n changes.
 func (rs *readers) wait(ctx context.Context, n int) error {
 	for i, c := range rs.all {
-		err := until(ctx, 10*time.Minute, fmt.Sprintf("reader %d to have %d changes", i, n), func() (bool, error) {
+		err := testnode.Until(ctx, 10*time.Minute, fmt.Sprintf("reader %d to have %d changes", i, n), func() (bool, error) {
 			return c.changes.Load() >= int64(n), nil
 		})
 		if err != nil {
