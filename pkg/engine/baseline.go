@@ -207,12 +207,15 @@ func (b *baseline) Commit(ctx context.Context) error {
 }
 
 // setCompleteFrom says from when on the state now holds the deletes. Of a minted
-// log it stays as it was, or as ResetLog has set it: the baseline's tombstones
-// are new ones. Of a carried log, a row that the baseline lacks was deleted
+// log that goes on it stays as it was: all that the baseline changes has newer
+// stamps. Of a carried log, a row that the baseline lacks was deleted
 // before its CompleteFrom, or has come with its tombstone.
 func (b *baseline) setCompleteFrom(tx Tx, old Cursor, resumes bool) error {
 	if b.mint {
-		return nil
+		if !resumes {
+			return nil
+		}
+		return tx.SetCompleteFrom(b.log, b.was)
 	}
 	from := b.spec.CompleteFrom
 	if from == 0 {
@@ -309,15 +312,9 @@ func (n *netChanges) truncated(s *Schema, at Stamp) {
 // tombstones.
 func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 	stage := b.stages[table]
-	adopt := !b.spec.Delta && b.adoptable(tx, table)
-	if adopt && b.spec.Partial && b.mint {
-		// Rows that readers are told of need stamps of the transaction that does.
-		told, err := small(stage)
-		if err != nil {
-			return err
-		}
-		adopt = !told
-	}
+	// The rows of a minted partial baseline get the stamps of the transaction that
+	// takes them in, so that readers that were there before are behind them.
+	adopt := !b.spec.Delta && !(b.spec.Partial && b.mint) && b.adoptable(tx, table)
 	m := merger{tx: tx}
 	for _, at := range b.spec.Truncates[table] {
 		if err := b.truncate(&m, table, at, net); err != nil {

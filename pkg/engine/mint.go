@@ -68,9 +68,14 @@ func (w *minting) add(t *Transaction) error {
 	if net.keep {
 		return nil
 	}
-	// The difference is too large to be told: readers take a snapshot.
+	// The difference is too large to be told change by change: readers are caught
+	// up by what the state holds.
 	w.blocks = NewBlockBuilder(w.log, t.Position)
-	return w.tx.ResetLog(w.log, w.compare, t.Position, t.Time)
+	info, _ := w.tx.Log(w.log)
+	if err := w.tx.ResetLog(w.log, w.compare, t.Position, t.Time); err != nil {
+		return err
+	}
+	return w.tx.SetCompleteFrom(w.log, info.CompleteFrom)
 }
 
 // append moves the blocks that are full to the log.

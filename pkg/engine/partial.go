@@ -71,16 +71,6 @@ func (b *baseline) bringIn(changes []Change, buf *[]byte) error {
 	return nil
 }
 
-// small reports whether a staged table can be told to readers change by change.
-func small(st Stage) (bool, error) {
-	size := 0
-	err := st.Scan(nil, func(r *Record) bool {
-		size += len(r.Key) + len(r.Row) + 64
-		return size <= maxNetBytes
-	})
-	return size <= maxNetBytes, err
-}
-
 // announcePartial counts a partial baseline that has been committed.
 func (b *baseline) announcePartial() {
 	s, e := b.source, b.source.engine
