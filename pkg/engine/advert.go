@@ -10,7 +10,8 @@ type Advert struct {
 	Path   []string
 	Oldest Position
 	Head   Position
-	Time   Time // of the transaction at Head
+	Time   Time   // of the transaction at Head
+	Source string // of this node, that delivers it
 }
 
 // Host is what serving needs of a node. An *Engine is one.

@@ -433,7 +433,7 @@ func FuzzBlockReader(f *testing.F) {
 				}
 			}
 		}
-		narrow, err := b.Narrow(blockLog, blockSchema, func(s *engine.Schema) bool { return s.ID == 1 })
+		narrow, err := b.Narrow(blockLog, blockSchema, keeping(func(s *engine.Schema) bool { return s.ID == 1 }))
 		if err == nil && narrow != nil && narrow != b {
 			if r := narrow.Reader(blockLog, blockSchema); true {
 				for r.Next() {

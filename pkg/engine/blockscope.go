@@ -42,12 +42,20 @@ func (b *Block) Index(log LogID, schema func(LogID, uint32) *Schema) error {
 	return nil
 }
 
-// Narrow returns the block with only the changes whose schema keep accepts, or
-// nil if nothing of it is left; b itself if all of it is. Transactions with
-// nothing left are dropped, from the end too: what it covers then is still up
-// to b.Position. Parts of a large transaction are kept even if empty, so that
-// their numbers go on.
-func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, keep func(*Schema) bool) (*Block, error) {
+// Lens is how a log looks to someone who sees a part of it.
+type Lens interface {
+	// Change makes a change what it is in that part, and reports whether it is
+	// anything there. Its row may be valid until the next call only.
+	Change(c *Change) bool
+	// Schema returns a schema as it is in that part; nil if nothing of it is.
+	Schema(s *Schema) *Schema
+}
+
+// Narrow returns the block as it looks through a lens, or nil if nothing of it is
+// left; b itself if it looks the same. Transactions with nothing left are
+// dropped, from the end too: what it covers then is still up to b.Position. Parts
+// of a large transaction are kept even if empty, so that their numbers go on.
+func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, lens Lens) (*Block, error) {
 	w := narrower{to: &Block{Prev: b.Prev, Part: b.Part, Last: b.Last, Time: b.Time}}
 	whole := b.Part == 0 && b.Last
 	r := b.Reader(log, schema)
@@ -55,17 +63,21 @@ func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, keep func(
 		if r.IsBegin {
 			w.end(whole)
 			w.open(&r.Begin, b.Part > 0)
-		} else if c := &r.Change; keep(c.Schema) {
-			w.change(log, c)
+			continue
+		}
+		c := r.Change
+		if in := lens.Change(&c); in {
+			w.change(log, &c)
+			w.altered = w.altered || c.Op != r.Change.Op || c.Schema != r.Change.Schema
 		} else {
-			w.dropped = true
+			w.altered = true
 		}
 	}
 	if r.Err() != nil {
 		return nil, r.Err()
 	}
 	w.end(whole)
-	if !w.dropped {
+	if !w.altered {
 		return b, nil
 	}
 	to := w.to
@@ -81,7 +93,7 @@ func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, keep func(
 		}
 	}
 	for _, s := range b.Schemas {
-		if keep(s) {
+		if s = lens.Schema(s); s != nil {
 			to.Schemas = append(to.Schemas, s)
 		}
 	}
@@ -91,7 +103,7 @@ func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, keep func(
 // narrower builds a narrowed block, one transaction at a time.
 type narrower struct {
 	to      *Block
-	dropped bool // something is missing from to
+	altered bool // to is not what it was made from
 	begin   TxHeader
 	isOpen  bool
 	body    []byte // of the transaction being built
@@ -119,7 +131,7 @@ func (w *narrower) end(whole bool) {
 	}
 	w.isOpen = false
 	if whole && w.kept == 0 {
-		w.dropped = true // even where it was empty from the start
+		w.altered = true // even where it was empty from the start
 		return
 	}
 	to := w.to

@@ -174,7 +174,7 @@ func (e *Engine) Adverts() []Advert {
 		}
 		newest[id.Origin] = Advert{
 			Log: id, Tables: slices.Clone(l.tables), Path: slices.Clone(l.path),
-			Oldest: info.Oldest, Head: info.Head, Time: info.Time,
+			Oldest: info.Oldest, Head: info.Head, Time: info.Time, Source: l.source.name,
 		}
 	}
 	return slices.SortedFunc(maps.Values(newest), func(a, b Advert) int { return cmp.Compare(a.Log.Origin, b.Log.Origin) })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 )
 
 // Client keeps tables of a node in memory and tells what changes in them. It is
@@ -40,7 +41,10 @@ func WithUpstreams(addresses ...string) Option {
 func WithPolicy(p Policy) Option { return func(c *Config) { c.Policy = p } }
 
 // WithTables narrows the client to tables; without it, it has all.
-func WithTables(tables ...engine.TableName) Option { return func(c *Config) { c.Tables = tables } }
+func WithTables(tables ...engine.TableName) Option { return WithScope(scope.Tables(tables...)) }
+
+// WithScope narrows the client to tables, columns and rows: see scope.New.
+func WithScope(s *scope.Scope) Option { return func(c *Config) { c.Scope = s } }
 
 // WithNodeID names the client to its upstreams; by default it has a random name.
 func WithNodeID(id string) Option { return func(c *Config) { c.NodeID = id } }

@@ -127,7 +127,7 @@ func (r *Reader) dial(ctx context.Context, address, instance string, timeout tim
 	}
 	var acts []session.Action
 	l.machine, acts = session.NewReader(session.ReaderConfig{
-		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Tables: r.cfg.Tables, Compare: r.cfg.Compare,
+		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Scope: r.cfg.Scope, Compare: r.cfg.Compare,
 		Window: minWindow, Upward: upward, Places: r.places,
 		Limits: session.Limits{HandshakeTimeout: timeout},
 	}, r.cfg.Now())

@@ -25,8 +25,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
-	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 )
 
 // Config configures a Reader. NodeID is required; zero fields have defaults.
@@ -36,7 +36,8 @@ type Config struct {
 	Name      string   // of the source; names the reader to the upstream beside NodeID
 	Upstreams []string // host:port, in order of preference
 	Policy    Policy
-	Tables    []engine.TableName // nil: all
+	// Scope is what to read; nil: everything.
+	Scope *scope.Scope
 	// Compare orders positions; nil: PostgreSQL LSN order.
 	Compare     engine.Comparator
 	Credentials credentials.TransportCredentials // nil: none
@@ -206,10 +207,11 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 		return true
 	})
 	if len(schemas) > 0 {
-		if len(r.cfg.Tables) > 0 {
-			schemas = slices.DeleteFunc(schemas, func(s *engine.Schema) bool { return !slices.Contains(r.cfg.Tables, s.Table) })
+		for i, s := range schemas {
+			schemas[i] = r.cfg.Scope.Schema(s)
 		}
-		slices.SortFunc(schemas, func(a, b *engine.Schema) int { return wire.CompareTables(a.Table, b.Table) })
+		schemas = slices.DeleteFunc(schemas, func(s *engine.Schema) bool { return s == nil })
+		slices.SortFunc(schemas, func(a, b *engine.Schema) int { return scope.CompareTables(a.Table, b.Table) })
 		return schemas, nil
 	}
 	if ctx.Err() != nil {
@@ -324,9 +326,8 @@ func (r *Reader) start(ctx context.Context, sink engine.Sink, from engine.Cursor
 	}
 	if !r.active {
 		r.active = true
-		scope := wire.ScopeOf(r.cfg.Tables)
 		for k, c := range from {
-			if k.Scope == scope {
+			if k.Scope == r.cfg.Scope.ID() {
 				r.places[k.Log] = &session.Place{Position: c.Position, Time: c.Time, Known: true}
 				r.applied[k.Log] = true
 			}

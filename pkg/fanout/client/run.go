@@ -77,7 +77,7 @@ func (r *Reader) observe() {
 		r.selector.leave(now, false)
 	case l.goAway == nil:
 		r.share(l)
-		err := usable(l.machine, r.cfg.Tables)
+		err := usable(l.machine, r.cfg.Scope.Names())
 		silent := err == nil && l.silent()
 		if silent {
 			err = &engine.SourceError{Reason: engine.ReasonDisconnected, Err: fmt.Errorf("upstream %s has been silent since %s", l.instance, l.machine.Heard().Format(time.RFC3339Nano))}
@@ -174,7 +174,7 @@ func (r *Reader) try(ctx context.Context, address string) (*link, error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	err = usable(l.machine, r.cfg.Tables)
+	err = usable(l.machine, r.cfg.Scope.Names())
 	if err == nil && l.goAway != nil {
 		err = fmt.Errorf("upstream %s is draining", l.instance)
 	}
@@ -191,7 +191,7 @@ func (r *Reader) try(ctx context.Context, address string) (*link, error) {
 func (r *Reader) costsSnapshot(m *session.Reader) error {
 	for _, o := range m.Offers() {
 		p := r.places[o.Log]
-		if o.Wanted() && p != nil && p.Known && p.Lost == "" && r.cfg.Compare(p.Position, o.Oldest) < 0 {
+		if o.Wanted() && p != nil && p.Known && p.Lost == "" && r.cfg.Compare(p.Position, o.Oldest) < 0 && (o.Since == 0 || p.Time < o.Since) {
 			return fmt.Errorf("node %s holds log %s from %s only, and this reader is at %s: going on there would take a snapshot", m.Peer(), o.Log, o.Oldest, p.Position)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 )
 
 // Source makes a Reader an engine.SyncSource: the logs of an upstream node are
@@ -32,6 +33,9 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 	tables, err := s.Open(ctx, env.Report)
 	return engine.Info{Tables: tables}, err
 }
+
+// Scope returns what is read; nil for everything.
+func (s *Source) Scope() *scope.Scope { return s.cfg.Scope }
 
 // SupportsResume is true: any upstream that carries a log resumes any cursor of it.
 func (s *Source) SupportsResume() bool { return true }

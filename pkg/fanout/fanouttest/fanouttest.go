@@ -20,6 +20,7 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 )
 
@@ -279,6 +280,7 @@ type Node struct {
 // Options of a node.
 type Options struct {
 	Store  store.MemoryOptions
+	Use    engine.Store // in place of a new one
 	Server server.Config
 	// Address to listen at; empty for any port.
 	Address string
@@ -296,11 +298,20 @@ func StartWith(t testing.TB, id string, o Options, edges *client.Edges, sources 
 	t.Helper()
 	n := &Node{T: t, ID: id, Edges: edges}
 	log := Logger(id)
-	n.Engine = engine.New(engine.Options{NodeID: id, Store: store.NewMemory(o.Store), Logger: log})
+	if o.Use == nil {
+		o.Use = store.NewMemory(o.Store)
+	}
+	n.Engine = engine.New(engine.Options{NodeID: id, Store: o.Use, Logger: log})
 	for name, s := range sources {
 		n.Engine.AddSource(name, s, engine.Keep{})
 	}
 	cfg := o.Server
+	cfg.Scopes = map[string]*scope.Scope{}
+	for name, s := range sources {
+		if s, ok := s.(interface{ Scope() *scope.Scope }); ok {
+			cfg.Scopes[name] = s.Scope()
+		}
+	}
 	cfg.Host, cfg.Logger, cfg.Provider = n.Engine, log, edges.Provider
 	n.Server = server.New(cfg)
 	if o.Address == "" {
@@ -359,6 +370,12 @@ func Source(t testing.TB, id string, change func(*client.Config), from ...*Node)
 // Child starts a node that reads from others.
 func Child(t testing.TB, id string, change func(*client.Config), from ...*Node) (*Node, *client.Source) {
 	t.Helper()
+	return ChildWith(t, id, Options{}, change, from...)
+}
+
+// ChildWith is Child with options.
+func ChildWith(t testing.TB, id string, o Options, change func(*client.Config), from ...*Node) (*Node, *client.Source) {
+	t.Helper()
 	edges := &client.Edges{}
 	s := Source(t, id, func(c *client.Config) {
 		c.Edges = edges
@@ -366,7 +383,7 @@ func Child(t testing.TB, id string, change func(*client.Config), from ...*Node) 
 			change(c)
 		}
 	}, from...)
-	return StartWith(t, id, Options{}, edges, map[string]engine.SyncSource{"up": s}), s
+	return StartWith(t, id, o, edges, map[string]engine.SyncSource{"up": s}), s
 }
 
 // Rows returns a table's live rows, first column to second.

@@ -88,6 +88,9 @@ func (t *Table) compile(sc *engine.Schema) (*program, error) {
 	if t.Columns == nil {
 		return p, failed
 	}
+	if sc.Multiset() {
+		return p, fmt.Errorf("table %s has no key, so that all its columns tell its rows apart: leave out the list of columns, or give the table a key", t.Name)
+	}
 	narrow := &engine.Schema{ID: narrowedID(sc.ID, t.Columns), Table: sc.Table, RelationOID: sc.RelationOID, ReplicaIdentity: sc.ReplicaIdentity}
 	for i, c := range sc.Columns {
 		if c.Key || slices.Contains(t.Columns, c.Name) {
@@ -139,6 +142,9 @@ type View struct {
 
 // View returns a view through the scope, which must not be nil.
 func (s *Scope) View() *View { return &View{scope: s} }
+
+// Schema is Scope.Schema.
+func (v *View) Schema(sc *engine.Schema) *engine.Schema { return v.scope.Schema(sc) }
 
 func (v *View) program(sc *engine.Schema) *program {
 	if sc != v.last {

@@ -30,8 +30,7 @@ func must(t testing.TB, ts ...scope.Table) *scope.Scope {
 	return s
 }
 
-// Values that PostgreSQL calls equal are, and no others. (The pairs were
-// compared by a server.)
+// Values that PostgreSQL calls equal are, and no others.
 func TestEquality(t *testing.T) {
 	t.Parallel()
 	type pair struct{ a, b string }
@@ -304,4 +303,25 @@ func TestViewModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The same set of tables has one name, and different sets have different ones.
+func TestNamesOfTables(t *testing.T) {
+	t.Parallel()
+	a, b := engine.TableName{Schema: "p", Name: "a"}, engine.TableName{Schema: "p", Name: "b"}
+	if scope.Tables(b, a, b).ID() != scope.Tables(a, b).ID() {
+		t.Error("order or repetition changes the name")
+	}
+	seen := map[engine.Scope]string{}
+	for name, ts := range map[string][]engine.TableName{
+		"none": nil, "a": {a}, "b": {b}, "ab": {a, b},
+		"dots 1": {{Schema: "x.y", Name: "z"}}, "dots 2": {{Schema: "x", Name: "y.z"}},
+		"quotes": {{Schema: "x", Name: `a","b"."c`}}, "two": {{Schema: "x", Name: "a"}, {Schema: "b", Name: "c"}},
+	} {
+		s := scope.Tables(ts...).ID()
+		if other, ok := seen[s]; ok {
+			t.Errorf("%s and %s are both called %s", name, other, s)
+		}
+		seen[s] = name
+	}
 }

@@ -4,20 +4,23 @@ import (
 	"sync"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
-	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 )
 
 // hub is what sessions share: one view of the store per commit, and blocks as
 // they look through a scope.
 type hub struct {
-	host engine.Host
+	host   engine.Host
+	scopes map[string]*scope.Scope // of the node's sources, by name
 
 	mu  sync.Mutex
 	cur *moment // nil or open
 
 	narrowMu     sync.Mutex
 	young, older map[narrowKey]*narrowed // two generations: a cheap LRU
+	youngSize    int
+	shared       map[engine.Scope]*scope.Scope
 }
 
 // moment is the node at a commit. Its view is open while someone holds it.
@@ -26,10 +29,13 @@ type moment struct {
 	served  []session.Served
 	view    engine.View
 	refs    int // under hub.mu
+
+	strangersMu sync.Mutex
+	found       map[strangerKey]map[engine.LogID][]*engine.Schema
 }
 
-func newHub(host engine.Host) *hub {
-	return &hub{host: host, young: map[narrowKey]*narrowed{}}
+func newHub(host engine.Host, scopes map[string]*scope.Scope) *hub {
+	return &hub{host: host, scopes: scopes, young: map[narrowKey]*narrowed{}, shared: map[engine.Scope]*scope.Scope{}}
 }
 
 // stale reports whether the node has changed since.
@@ -54,14 +60,25 @@ func (h *hub) acquire() *moment {
 }
 
 // look reads the adverts before the view: so nothing is served that has not
-// been committed.
+// been committed. A log whose source now reads another scope of it is served from
+// the baseline of that scope on.
 func (h *hub) look() *moment {
 	m := &moment{changed: h.host.Changed()}
 	adverts := h.host.Adverts()
 	m.view = h.host.View()
-	m.served = make([]session.Served, len(adverts))
-	for i, a := range adverts {
-		m.served[i] = session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log)}
+	m.served = make([]session.Served, 0, len(adverts))
+	for _, a := range adverts {
+		s := h.scopes[a.Source]
+		if s != nil {
+			if _, ok := m.view.Cursor(engine.CursorKey{Log: a.Log, Scope: s.ID()}); !ok {
+				continue
+			}
+		}
+		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial()}
+		if info, ok := m.view.Log(a.Log); ok {
+			l.CompleteFrom = info.CompleteFrom
+		}
+		m.served = append(m.served, l)
 	}
 	return m
 }
@@ -83,9 +100,26 @@ func (h *hub) release(m *moment) {
 	}
 }
 
+// share returns the one scope that stands for all that are equal to it.
+func (h *hub) share(s *scope.Scope) *scope.Scope {
+	h.narrowMu.Lock()
+	defer h.narrowMu.Unlock()
+	have := h.shared[s.ID()]
+	if have == nil {
+		if len(h.shared) >= maxShared {
+			clear(h.shared) // readers keep theirs
+		}
+		h.shared[s.ID()], have = s, s
+	}
+	return have
+}
+
+// maxShared is how many scopes are remembered.
+const maxShared = 4096
+
 type narrowKey struct {
 	log            engine.LogID
-	scope          engine.Scope
+	scope          *scope.Scope
 	prev, position engine.Position
 	part           uint32
 }
@@ -96,32 +130,42 @@ type narrowed struct {
 	err   error
 }
 
-// maxNarrowed is how many blocks of a generation are kept: 15 MiB at most.
-const maxNarrowed = 256
+// size is what an entry takes in memory, about.
+func (n *narrowed) size() int {
+	const overhead = 512
+	if n.piece.Block == nil {
+		return overhead
+	}
+	return overhead + len(n.piece.Block.Payload)
+}
+
+// maxNarrowed bounds a generation of narrowed blocks, in bytes. There are two.
+const maxNarrowed = 16 << 20
 
 // narrow returns a block as a scope sees it. Readers with the same scope share
 // the result.
-func (h *hub) narrow(log engine.LogID, tables []engine.TableName, b *engine.Block, view engine.View) (session.Piece, error) {
-	k := narrowKey{log, wire.ScopeOf(tables), b.Prev, b.Position, b.Part}
+func (h *hub) narrow(log engine.LogID, s *scope.Scope, b *engine.Block, view engine.View) (session.Piece, error) {
+	k := narrowKey{log, s, b.Prev, b.Position, b.Part}
 	h.narrowMu.Lock()
 	n := h.young[k]
-	if n == nil {
+	fresh := n == nil
+	if fresh {
 		if n = h.older[k]; n == nil {
 			n = &narrowed{}
-		}
-		if len(h.young) >= maxNarrowed {
-			h.older, h.young = h.young, make(map[narrowKey]*narrowed, maxNarrowed)
 		}
 		h.young[k] = n
 	}
 	h.narrowMu.Unlock()
 	n.once.Do(func() {
-		wanted := make(map[engine.TableName]bool, len(tables))
-		for _, t := range tables {
-			wanted[t] = true
-		}
 		n.piece = session.Piece{Through: b.Position, Time: b.Time}
-		n.piece.Block, n.err = b.Narrow(log, view.Schema, func(s *engine.Schema) bool { return wanted[s.Table] })
+		n.piece.Block, n.err = b.Narrow(log, view.Schema, s.View())
 	})
+	if fresh {
+		h.narrowMu.Lock()
+		if h.youngSize += n.size(); h.youngSize >= maxNarrowed {
+			h.older, h.young, h.youngSize = h.young, map[narrowKey]*narrowed{}, 0
+		}
+		h.narrowMu.Unlock()
+	}
 	return n.piece, n.err
 }

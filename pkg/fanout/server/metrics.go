@@ -9,13 +9,14 @@ import "github.com/prometheus/client_golang/prometheus"
 //	tributary_fanout_sent_frames_total     batches and frames of snapshot rows
 //	tributary_fanout_control_frames_total  all other frames sent
 //	tributary_fanout_snapshots_total       baselines begun for readers
+//	tributary_fanout_state_deltas_total    readers caught up by what the state holds
 //	tributary_fanout_snapshot_rows_total   rows and tombstones sent in them
 //	tributary_fanout_gaps_total            readers told that their cursor is gone
 //	tributary_fanout_faults_total          sessions ended by an error, by its code
 type metrics struct {
-	sessions                                      prometheus.Gauge
-	bytes, frames, control, snapshots, rows, gaps prometheus.Counter
-	faults                                        *prometheus.CounterVec
+	sessions                                              prometheus.Gauge
+	bytes, frames, control, snapshots, deltas, rows, gaps prometheus.Counter
+	faults                                                *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -28,6 +29,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		frames:    counter("sent_frames_total", "Batches and frames of snapshot rows sent to readers."),
 		control:   counter("control_frames_total", "Control frames sent to readers."),
 		snapshots: counter("snapshots_total", "Baselines begun for readers."),
+		deltas:    counter("state_deltas_total", "Readers caught up by what the state holds of changes since their cursor."),
 		rows:      counter("snapshot_rows_total", "Rows and tombstones sent to readers in baselines."),
 		gaps:      counter("gaps_total", "Readers told that the log no longer holds their cursor."),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -35,7 +37,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"code"}),
 	}
 	if r != nil {
-		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.rows, m.gaps, m.faults)
+		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.deltas, m.rows, m.gaps, m.faults)
 	}
 	return m
 }

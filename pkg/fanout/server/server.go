@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
@@ -49,6 +50,9 @@ type Config struct {
 	MaxSessions int
 	// StallTimeout is how long a snapshot waits for its reader; 0: 30 s.
 	StallTimeout time.Duration
+	// Scopes are what the node's sources read, by their names, where that is not
+	// everything.
+	Scopes map[string]*scope.Scope
 	// Provider returns the peer from which the node reads an origin's log, or is
 	// about to: see client.Edges. Nil where the node reads from nobody.
 	Provider func(origin string) string
@@ -83,7 +87,7 @@ func New(cfg Config) *Server {
 		cfg.StallTimeout = 30 * time.Second
 	}
 	s := &Server{
-		cfg: cfg, hub: newHub(cfg.Host), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
+		cfg: cfg, hub: newHub(cfg.Host, cfg.Scopes), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
 		sessions: map[*serving]struct{}{}, drain: make(chan struct{}), idle: make(chan struct{}),
 	}
 	opts := []grpc.ServerOption{
@@ -201,7 +205,7 @@ func (s *Server) Describe(context.Context, *wirepb.DescribeRequest) (*wirepb.Des
 	for _, l := range m.served {
 		r.Logs = append(r.Logs, &wirepb.LogAdvert{
 			Log: wire.FromLog(l.Log), Tables: wire.FromTables(l.Tables), Schemas: wire.FromSchemas(l.Log, l.Schemas),
-			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path,
+			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path, Scope: wire.FromScope(l.Scope), CompleteSince: uint64(l.CompleteFrom),
 		})
 	}
 	return r, nil

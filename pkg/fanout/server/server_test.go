@@ -24,6 +24,7 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	ft "github.com/tributary-dev/tributary/pkg/fanout/fanouttest"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
@@ -441,7 +442,7 @@ func TestScopes(t *testing.T) {
 		name := []string{"t", "u", "v"}[i%3]
 		s := &counting{}
 		sinks[name] = append(sinks[name], s)
-		read(t, n, fmt.Sprint("r", i), s, func(c *client.Config) { c.Tables = []engine.TableName{ft.Table(name)} })
+		read(t, n, fmt.Sprint("r", i), s, func(c *client.Config) { c.Scope = scope.Tables(ft.Table(name)) })
 	}
 	ft.Eventually(t, 10*time.Second, func() error {
 		for _, ss := range sinks {

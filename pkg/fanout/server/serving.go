@@ -45,6 +45,7 @@ func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Fr
 	}
 	v.writer = session.NewWriter(session.WriterConfig{
 		NodeID: s.cfg.Host.NodeID(), Software: s.cfg.Software, Limits: s.cfg.Limits, Held: s.cfg.Host.Highest, Provider: s.cfg.Provider,
+		Share: s.hub.share,
 	}, v.since)
 	if err := s.enter(v); err != nil {
 		return err
@@ -190,8 +191,8 @@ func (v *serving) read(m *moment, work session.Work) []session.Output {
 	pieces := make([]session.Piece, 0, len(blocks))
 	for _, b := range blocks {
 		p := session.Piece{Block: b, Through: b.Position, Time: b.Time}
-		if work.Tables != nil {
-			if p, err = v.srv.hub.narrow(work.Log, work.Tables, b, m.view); err != nil {
+		if work.Scope != nil {
+			if p, err = v.srv.hub.narrow(work.Log, work.Scope, b, m.view); err != nil {
 				break
 			}
 		}

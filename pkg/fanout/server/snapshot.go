@@ -7,9 +7,13 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
+
+// maxLook is how many records are looked at for one frame.
+const maxLook = 20_000
 
 // maxRows is the size in bytes past which a frame of rows takes no further one.
 const maxRows = 60 << 10
@@ -22,8 +26,11 @@ type snapshot struct {
 	log    engine.LogID
 	other  map[string]bool // origins whose rows belong to the baselines of other logs
 	tables []engine.TableName
-	table  int    // being sent
-	from   []byte // next key
+	since  engine.Time // only what was written after it; 0 for everything
+	lens   *scope.View // nil: as it is
+	narrow bool        // the lens hides rows or columns, not only tables
+	table  int         // being sent
+	from   []byte      // next key
 	enc    engine.RecordEncoder
 	timer  *time.Timer
 
@@ -74,16 +81,26 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 	for s.table < len(s.tables) {
 		full := false
 		limit := min(maxRows, work.MaxSize)
+		looked := 0
 		err := s.m.view.Scan(s.tables[s.table], s.from, func(r *engine.Record) bool {
-			if !s.has(r) {
-				return true
-			}
-			if n := s.enc.Len(); n > 0 && n+len(r.Key)+len(r.Row) > limit {
+			if looked++; looked > maxLook {
 				full = true
 				s.from = append(s.from[:0], r.Key...)
 				return false
 			}
-			s.enc.Append(r)
+			if !s.has(r) {
+				return true
+			}
+			seen := *r
+			if s.lens != nil && (!s.lens.Record(&seen) || seen.Deleted && !r.Deleted && s.since == 0) {
+				return true
+			}
+			if n := s.enc.Len(); n > 0 && n+len(seen.Key)+len(seen.Row) > limit {
+				full = true
+				s.from = append(s.from[:0], r.Key...)
+				return false
+			}
+			s.enc.Append(&seen)
 			return true
 		})
 		if err != nil {
@@ -93,7 +110,9 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 		if !full {
 			s.table, s.from = s.table+1, nil
 		}
-		if n := s.enc.Records(); n > 0 {
+		if n := s.enc.Records(); n == 0 && full {
+			return nil // what has come in meanwhile goes first
+		} else if n > 0 {
 			v.srv.metrics.rows.Add(float64(n))
 			return v.writer.SnapshotRows(work.Channel, table, n, s.enc.Take())
 		}
@@ -106,8 +125,13 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 }
 
 // has reports whether a record belongs to the baseline of the log: it is not
-// another log's.
-func (s *snapshot) has(r *engine.Record) bool { return !s.other[r.Stamp.Origin] }
+// another log's; and to what was written since the reader's cursor.
+func (s *snapshot) has(r *engine.Record) bool {
+	if s.since > 0 {
+		return r.Stamp.Origin == s.log.Origin && r.Stamp.Time > s.since
+	}
+	return !s.other[r.Stamp.Origin]
+}
 
 // openSnapshot keeps the moment for a baseline, and finds the schemas of other
 // logs (such as earlier epochs) that its rows are stamped with.
@@ -116,33 +140,33 @@ func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
 	if !ok {
 		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_UNKNOWN_LOG, engine.ErrUnknownLog)
 	}
-	s := &snapshot{hub: v.srv.hub, log: work.Log, tables: slices.Clone(work.Covers), other: map[string]bool{}, m: m}
+	s := &snapshot{hub: v.srv.hub, log: work.Log, tables: slices.Clone(work.Covers), since: work.Since, other: map[string]bool{}, m: m}
+	if work.Scope != nil {
+		s.lens, s.narrow = work.Scope.View(), work.Scope.Partial() != nil
+	}
 	for _, l := range m.served {
 		if l.Log.Origin != work.Log.Origin {
 			s.other[l.Log.Origin] = true
 		}
 	}
-	b := session.Baseline{At: info.Head, Time: info.Time, Schemas: m.view.Schemas(work.Log), Others: map[engine.LogID][]*engine.Schema{}}
-	for _, t := range m.view.Tables() {
-		if slices.Contains(s.tables, t.Table) {
-			b.Rows += t.Rows
-		}
+	b := session.Baseline{At: info.Head, Time: info.Time, Schemas: m.view.Schemas(work.Log), Truncates: map[engine.TableName][]engine.Stamp{}}
+	if !s.narrow {
+		// Of rows that a filter hides, it is not told when they left it.
+		b.CompleteFrom = info.CompleteFrom
 	}
 	for _, t := range s.tables {
-		var last engine.LogID
-		var schema *engine.Schema
-		err := m.view.Scan(t, nil, func(r *engine.Record) bool {
-			log := r.Stamp.Log()
-			if log == work.Log || (log == last && r.Schema == schema) || !s.has(r) {
-				return true
+		if at := m.view.Truncated(t, work.Log.Origin); at.Time > s.since {
+			b.Truncates[t] = []engine.Stamp{at}
+		}
+	}
+	if s.since == 0 { // else all is of this log
+		for _, t := range m.view.Tables() {
+			if slices.Contains(s.tables, t.Table) {
+				b.Rows += t.Rows
 			}
-			last, schema = log, r.Schema
-			if !slices.ContainsFunc(b.Others[log], func(o *engine.Schema) bool { return o.ID == r.Schema.ID }) {
-				b.Others[log] = append(b.Others[log], r.Schema)
-			}
-			return true
-		})
-		if err != nil {
+		}
+		var err error
+		if b.Others, err = m.strangers(work.Log, s); err != nil {
 			return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_INTERNAL, err)
 		}
 	}
@@ -157,6 +181,54 @@ func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
 		}
 	})
 	v.snapshots[work.Channel] = s
-	v.srv.metrics.snapshots.Inc()
+	if s.since > 0 {
+		v.srv.metrics.deltas.Inc()
+	} else {
+		v.srv.metrics.snapshots.Inc()
+	}
 	return v.writer.SnapshotBegin(work.Channel, b)
+}
+
+// strangers finds the schemas of other logs that rows of a baseline are stamped
+// with. It looks at every row, once for all baselines of a moment.
+func (m *moment) strangers(log engine.LogID, s *snapshot) (map[engine.LogID][]*engine.Schema, error) {
+	m.strangersMu.Lock()
+	defer m.strangersMu.Unlock()
+	all := map[engine.LogID][]*engine.Schema{}
+	for _, t := range s.tables {
+		k := strangerKey{log, t}
+		found, ok := m.found[k]
+		if !ok {
+			found = map[engine.LogID][]*engine.Schema{}
+			var last engine.LogID
+			var schema *engine.Schema
+			err := m.view.Scan(t, nil, func(r *engine.Record) bool {
+				of := r.Stamp.Log()
+				if of == log || (of == last && r.Schema == schema) || !s.has(r) {
+					return true
+				}
+				last, schema = of, r.Schema
+				if !slices.ContainsFunc(found[of], func(o *engine.Schema) bool { return o.ID == r.Schema.ID }) {
+					found[of] = append(found[of], r.Schema)
+				}
+				return true
+			})
+			if err != nil {
+				return nil, err
+			}
+			if m.found == nil {
+				m.found = map[strangerKey]map[engine.LogID][]*engine.Schema{}
+			}
+			m.found[k] = found
+		}
+		for of, schemas := range found {
+			all[of] = append(all[of], schemas...)
+		}
+	}
+	return all, nil
+}
+
+type strangerKey struct {
+	log   engine.LogID
+	table engine.TableName
 }

@@ -32,10 +32,11 @@ func (w *Writer) advertise(first bool) {
 		}
 		entry := func() *wirepb.LogAdvert {
 			return &wirepb.LogAdvert{
-				Log: wire.FromLog(s.Log), Oldest: string(s.Oldest), Head: wire.FromCursor(s.Head, s.Time), Path: s.Path,
+				Log: wire.FromLog(s.Log), Oldest: string(s.Oldest), Head: wire.FromCursor(s.Head, s.Time), Path: s.Path, CompleteSince: uint64(s.CompleteFrom),
 			}
 		}
 		a := entry()
+		a.Scope = wire.FromScope(s.Scope)
 		room(a)
 		cur.Logs = append(cur.Logs, a)
 		for _, t := range s.Tables {
@@ -85,5 +86,5 @@ func newest(schemas []*engine.Schema, table engine.TableName) *engine.Schema {
 // sameOffer reports whether two offers of a log differ in no more than their
 // positions.
 func sameOffer(a, b *Served) bool {
-	return slices.Equal(a.Path, b.Path) && slices.Equal(a.Tables, b.Tables) && len(a.Schemas) == len(b.Schemas)
+	return slices.Equal(a.Path, b.Path) && slices.Equal(a.Tables, b.Tables) && len(a.Schemas) == len(b.Schemas) && a.Scope.ID() == b.Scope.ID()
 }

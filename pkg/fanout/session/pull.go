@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
@@ -13,13 +14,15 @@ import (
 type Work struct {
 	Channel uint32
 	Log     engine.LogID
-	Tables  []engine.TableName // the channel's scope; nil for the whole log
-	MaxSize int                // bytes, more only for a single larger block or row
+	Scope   *scope.Scope // how the channel sees the log; nil: as it is
+	MaxSize int          // bytes, more only for a single larger block or row
 	// Snapshot asks for the next frame of a baseline of Covers: answer with
-	// SnapshotBegin the first time, then SnapshotRows, and SnapshotEnd. Otherwise
-	// blocks are wanted, from Part of the transaction after After: answer with Read.
+	// SnapshotBegin the first time, then SnapshotRows, and SnapshotEnd. One with
+	// Since holds only what was written after that time. Otherwise blocks are wanted,
+	// from Part of the transaction after After: answer with Read.
 	Snapshot bool
 	Covers   []engine.TableName
+	Since    engine.Time
 	After    engine.Position
 	Part     uint32
 }
@@ -64,8 +67,8 @@ func (w *Writer) Next() (Work, bool) {
 			}
 		}
 		return Work{
-			Channel: c.id, Log: c.log, Tables: c.scope, MaxSize: int(min(c.credit, c.deficit)),
-			Snapshot: c.state == stateSnapshot, Covers: c.tables, After: c.sent, Part: c.parts,
+			Channel: c.id, Log: c.log, Scope: c.lens, MaxSize: int(min(c.credit, c.deficit)),
+			Snapshot: c.state == stateSnapshot, Covers: c.tables, Since: c.since, After: c.sent, Part: c.parts,
 		}, true
 	}
 }
@@ -149,6 +152,10 @@ type Baseline struct {
 	Schemas []*engine.Schema // of the log
 	Others  map[engine.LogID][]*engine.Schema
 	Rows    int // about
+	// CompleteFrom is the time from which its tombstones are complete; 0 for "from
+	// At on".
+	CompleteFrom engine.Time
+	Truncates    map[engine.TableName][]engine.Stamp // the newest of each origin
 }
 
 // SnapshotBegin starts the snapshot of a channel.
@@ -162,9 +169,13 @@ func (w *Writer) SnapshotBegin(channel uint32, b Baseline) []Output {
 		w.sendSchemas(c, log, schemas)
 	}
 	c.at, c.atTime, c.records = b.At, b.Time, 0
-	m := &wirepb.SnapshotBegin{Channel: c.id, At: wire.FromCursor(b.At, b.Time), Rows: uint64(b.Rows)}
+	m := &wirepb.SnapshotBegin{Channel: c.id, At: wire.FromCursor(b.At, b.Time), Rows: uint64(b.Rows), CompleteSince: uint64(b.CompleteFrom)}
 	for _, t := range c.tables {
-		m.Tables = append(m.Tables, &wirepb.SnapshotTable{Table: wire.FromTable(t)})
+		st := &wirepb.SnapshotTable{Table: wire.FromTable(t)}
+		for _, at := range b.Truncates[t] {
+			st.Truncates = append(st.Truncates, wire.FromStamp(at))
+		}
+		m.Tables = append(m.Tables, st)
 	}
 	w.send(m)
 	return w.take()
@@ -193,7 +204,7 @@ func (w *Writer) SnapshotEnd(channel uint32) []Output {
 		Channel: c.id, Records: c.records,
 		Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(c.log), Cursor: wire.FromCursor(c.at, c.atTime)}},
 	})
-	c.state, c.sent, c.time, c.parts, c.hasFrom = stateStreaming, c.at, c.atTime, 0, true
+	c.state, c.sent, c.time, c.parts, c.since, c.hasFrom = stateStreaming, c.at, c.atTime, 0, 0, true
 	if c.compare(c.head, c.sent) < 0 {
 		c.head = c.sent
 	}

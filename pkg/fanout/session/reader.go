@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
@@ -19,8 +20,8 @@ type ReaderConfig struct {
 	NodeID   string
 	Name     string // of the source in the node; names the reader in acks
 	Software string
-	Tables   []engine.TableName // wanted; nil: all
-	Compare  engine.Comparator  // of positions
+	Scope    *scope.Scope      // wanted; nil: all
+	Compare  engine.Comparator // of positions
 	Limits   Limits
 	// Window is how many bytes of a log may wait here to be applied.
 	Window int64
@@ -44,6 +45,7 @@ type Place struct {
 	Parts    uint32             // received of the transaction after Position
 	Tables   []engine.TableName // covered up to Position; nil where it is not known
 	Lost     string             // why only a snapshot can go on from here; empty if it can
+	Gap      string             // what the last peer said of a cursor that it no longer held
 	Buffered int64              // bytes received and not yet applied
 
 	handed map[uint32]bool // schemas that have been delivered
@@ -84,7 +86,9 @@ type Offer struct {
 	Oldest  engine.Position                     // it can be gone on with from here, and from later
 	Head    engine.Position
 	Time    engine.Time
-	Refused *Refusal // nil if it is read from the peer
+	Scope   *scope.Scope // tables of which the peer has only a part; nil for none
+	Since   engine.Time  // a cursor from then on can be caught up from the peer's state; 0 for none
+	Refused *Refusal     // nil if it is read from the peer
 
 	retry   time.Time // not before
 	channel uint32    // 0: none
@@ -122,6 +126,7 @@ type incoming struct {
 	fresh   []*engine.Schema // of log, received and not yet delivered
 	spec    *engine.BaselineSpec
 	rows    uint64
+	delta   bool  // caught up by STATE_DELTA
 	left    int64 // credit that the peer has
 	holes   int   // in a row
 	ack     *wirepb.Ack
@@ -245,7 +250,7 @@ func (r *Reader) deliver(c *incoming, d *Delivery) {
 }
 
 func (r *Reader) key(log engine.LogID) engine.CursorKey {
-	return engine.CursorKey{Log: log, Scope: wire.ScopeOf(r.cfg.Tables)}
+	return engine.CursorKey{Log: log, Scope: r.cfg.Scope.ID()}
 }
 
 // Activate starts reading: what is offered is subscribed to.
@@ -279,7 +284,7 @@ func (r *Reader) tellHeld() {
 func (r *Reader) consider(now time.Time) {
 	for _, o := range r.Offers() {
 		tables := r.wantedOf(o)
-		o.skip = len(tables) == 0 && len(r.cfg.Tables) > 0
+		o.skip = len(tables) == 0 && r.cfg.Scope != nil
 		refused := r.judge(o)
 		if refused == nil && now.Before(o.retry) {
 			refused = o.Refused // by the peer, or by the sink
@@ -314,6 +319,13 @@ func (r *Reader) judge(o *Offer) *Refusal {
 	case len(o.Path) > MaxPath:
 		return refuse(RefusedPath, "log %s has passed %d nodes, and at most %d are allowed: %s", o.Log, len(o.Path), MaxPath, way)
 	}
+	for _, t := range r.wantedOf(o) {
+		if o.Scope != nil && o.Scope.Covers(t) {
+			if err := r.cfg.Scope.Of(t).Within(o.Scope.Of(t)); err != nil {
+				return refuse(RefusedScope, "node %s has a part of log %s only: %v; or read from a node that has all", r.peer, o.Log, err)
+			}
+		}
+	}
 	for log, p := range r.places {
 		if log.Origin == o.Log.Origin && log.Epoch > o.Log.Epoch && p.Known {
 			return refuse(RefusedEpoch, "epoch %d of %s is held, and node %s has epoch %d: waiting until it has caught up", log.Epoch, o.Log.Origin, r.peer, o.Log.Epoch)
@@ -334,11 +346,11 @@ func (r *Reader) awaitsReset(o *Offer) bool {
 }
 
 func (r *Reader) wantedOf(o *Offer) []engine.TableName {
-	if len(r.cfg.Tables) == 0 {
+	if r.cfg.Scope == nil {
 		return o.Tables
 	}
 	var ts []engine.TableName
-	for _, t := range r.cfg.Tables {
+	for _, t := range r.cfg.Scope.Names() {
 		if slices.Contains(o.Tables, t) {
 			ts = append(ts, t)
 		}
@@ -372,20 +384,17 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 	c := &incoming{id: r.last, offer: o, place: p, log: o.Log, tables: tables, schemas: newSchemas(), left: max(0, r.limit-p.Buffered)}
 	r.channels[c.id], o.channel = c, c.id
 	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name}
-	if len(r.cfg.Tables) > 0 {
-		m.Scope = &wirepb.Scope{}
-		for _, t := range tables {
-			m.Scope.Tables = append(m.Scope.Tables, &wirepb.TableScope{Table: wire.FromTable(t)})
-		}
+	if r.cfg.Scope != nil {
+		m.Scope = wire.FromScope(r.cfg.Scope.Only(tables))
 	}
 	if p.Known && p.Lost == "" {
 		m.From = &wirepb.Subscribe_Cursor{Cursor: wire.FromCursor(p.Position, p.Time)}
 		m.StagedParts = p.Parts
 	}
 	if r.cfg.NoSnapshot {
-		m.Modes = []wirepb.Mode{wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA}
+		m.Modes = []wirepb.Mode{wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA}
 	}
-	c.cause = p.Lost
+	c.cause = cmp.Or(p.Lost, p.Gap)
 	r.carry(c)
 	r.send(m)
 }

@@ -182,7 +182,7 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 	}
 	o := seen[log]
 	if o == nil {
-		o = &Offer{Log: log, Path: l.GetPath(), Schemas: map[engine.TableName]*engine.Schema{}, Oldest: engine.Position(l.GetOldest()), Head: engine.Position(l.GetHead().GetPosition()), Time: engine.Time(l.GetHead().GetTime())}
+		o = &Offer{Log: log, Path: l.GetPath(), Schemas: map[engine.TableName]*engine.Schema{}, Oldest: engine.Position(l.GetOldest()), Since: engine.Time(l.GetCompleteSince()), Head: engine.Position(l.GetHead().GetPosition()), Time: engine.Time(l.GetHead().GetTime())}
 		if old := r.offers[log]; old != nil {
 			o.channel, o.retry, o.Refused = old.channel, old.retry, old.Refused
 			if c := r.channels[o.channel]; c != nil {
@@ -190,6 +190,12 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 			}
 		}
 		seen[log], r.offers[log] = o, o
+	}
+	if l.GetScope() != nil {
+		var err error
+		if o.Scope, err = wire.Scope(l.GetScope()); err != nil {
+			return malformed("the advert of log %s: %v", log, err)
+		}
 	}
 	o.Tables = append(o.Tables, wire.Tables(l.GetTables())...)
 	for _, m := range l.GetSchemas() {
@@ -219,22 +225,28 @@ func (r *Reader) subscribed(m *wirepb.Subscribed) error {
 		}
 	}
 	r.abort(c)
-	switch m.GetMode() {
+	mode := m.GetMode()
+	switch mode {
 	case wirepb.Mode_MODE_SNAPSHOT:
 		if r.cfg.NoSnapshot {
 			return malformed("a snapshot on channel %d, which does not allow it", c.id)
 		}
-		c.state = inSnapshot
+		c.state, c.delta = inSnapshot, false
 		return nil
-	case wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA:
-		start := engine.Position(m.GetStart().GetPosition())
-		if !c.place.Known || c.place.Lost != "" || start != c.place.Position {
-			return malformed("channel %d starts at %q, and the reader of log %s is at %q", c.id, start, c.log, c.place.Position)
-		}
-		c.state, c.place.Tables = inStream, c.tables
+	case wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA:
+	default:
+		return malformed("channel %d is to be caught up by %s, which was not asked for", c.id, mode)
+	}
+	start := engine.Position(m.GetStart().GetPosition())
+	if !c.place.Known || c.place.Lost != "" || start != c.place.Position {
+		return malformed("channel %d starts at %q, and the reader of log %s is at %q", c.id, start, c.log, c.place.Position)
+	}
+	if mode == wirepb.Mode_MODE_STATE_DELTA {
+		c.state, c.delta = inSnapshot, true
 		return nil
 	}
-	return malformed("channel %d is to be caught up by %s, which was not asked for", c.id, m.GetMode())
+	c.state, c.place.Tables, c.place.Gap = inStream, c.tables, ""
+	return nil
 }
 
 func (r *Reader) schema(m *wirepb.Schema) error {
@@ -283,6 +295,10 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 	spec := &engine.BaselineSpec{
 		Log: c.log, Scope: r.key(c.log).Scope, Others: c.schemas.byLog(), Reason: c.cause,
 		At: engine.Position(m.GetAt().GetPosition()), Time: engine.Time(m.GetAt().GetTime()), Major: m.GetMajor(),
+		Delta: c.delta, CompleteFrom: engine.Time(m.GetCompleteSince()), Truncates: map[engine.TableName][]engine.Stamp{},
+	}
+	if c.delta && r.cfg.Compare(spec.At, c.place.Position) < 0 {
+		return malformed("SnapshotBegin on channel %d at %s, and the reader of log %s is at %s", c.id, spec.At, c.log, c.place.Position)
 	}
 	spec.Schemas = spec.Others[c.log]
 	delete(spec.Others, c.log)
@@ -292,6 +308,9 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 			return malformed("SnapshotBegin on channel %d names table %s twice", c.id, name)
 		} else {
 			spec.Tables = append(spec.Tables, name)
+			for _, s := range t.GetTruncates() {
+				spec.Truncates[name] = append(spec.Truncates[name], wire.Stamp(s))
+			}
 		}
 	}
 	c.state, c.spec, c.rows, c.tables = inRows, spec, 0, spec.Tables
@@ -345,7 +364,7 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	}
 	r.deliver(c, &Delivery{Kind: DeliverCommit})
 	p := c.place
-	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Tables = c.spec.At, c.spec.Time, true, 0, "", c.spec.Tables
+	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = c.spec.At, max(p.Time, c.spec.Time), true, 0, "", "", c.spec.Tables
 	c.state, c.spec, c.cause = inStream, nil, ""
 	for log := range r.places {
 		if log.Origin == c.log.Origin && log.Epoch < c.log.Epoch {
@@ -442,7 +461,7 @@ func (r *Reader) gap(now time.Time, m *wirepb.Gap) error {
 	if c == nil {
 		return err
 	}
-	c.place.Lost = m.GetMessage()
+	c.place.Gap, c.place.Parts = m.GetMessage(), 0 // the writer may help from its state, without a snapshot
 	o := c.offer
 	r.drop(c)
 	if r.cfg.NoSnapshot {

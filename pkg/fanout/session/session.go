@@ -36,10 +36,13 @@ const (
 	Version    = 1
 )
 
-// CapOriginCursors: the peer keeps one cursor per log.
-const CapOriginCursors = "origin-cursors"
+// Capabilities.
+const (
+	CapOriginCursors = "origin-cursors" // the peer keeps one cursor per log
+	CapStateDelta    = "state-delta"    // the peer can be caught up by STATE_DELTA
+)
 
-var capabilities = []string{CapOriginCursors}
+var capabilities = []string{CapOriginCursors, CapStateDelta}
 
 // MaxPath is the longest path of an advert that a node accepts.
 const MaxPath = 8
@@ -184,5 +187,6 @@ const (
 	RefusedLoop  RefusalCode = "Loop"       // its path holds this node, or the peer says it would
 	RefusedPath  RefusalCode = "PathLength" // its path is too long
 	RefusedEpoch RefusalCode = "Epoch"      // a newer epoch of the origin is held
+	RefusedScope RefusalCode = "Scope"      // the peer has less of a table than is wanted
 	RefusedPeer  RefusalCode = "Peer"       // the peer refused, for another reason
 )

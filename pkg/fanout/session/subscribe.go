@@ -3,10 +3,12 @@ package session
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
@@ -42,11 +44,16 @@ func (w *Writer) subscribe(m *wirepb.Subscribe) error {
 	case w.cfg.Provider != nil && w.cfg.Provider(c.log.Origin) == w.peer && w.peer > w.cfg.NodeID:
 		return fail(wirepb.ErrorCode_ERROR_CODE_LOOP, "nodes %s and %s have picked each other for log %s: the larger id yields", w.cfg.NodeID, w.peer, c.log)
 	}
-	for _, t := range m.GetScope().GetTables() {
-		if len(t.GetColumns()) > 0 || len(t.GetWhere()) > 0 {
-			return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s does not filter by column or row", w.cfg.NodeID)
+	var err error
+	if c.scope, err = wire.Scope(m.GetScope()); err != nil {
+		return fail(wirepb.ErrorCode_ERROR_CODE_SCOPE, "%v", err)
+	}
+	if w.cfg.Permit != nil {
+		for _, t := range c.scope.Names() {
+			if err := w.cfg.Permit(t); err != nil {
+				return fail(wirepb.ErrorCode_ERROR_CODE_PERMISSION, "%v", err)
+			}
 		}
-		c.scope = append(c.scope, wire.Table(t.GetTable()))
 	}
 	switch from := m.GetFrom().(type) {
 	case *wirepb.Subscribe_Cursor:
@@ -91,7 +98,7 @@ func (w *Writer) advance(c *outgoing) error {
 	case other.Log.Epoch < c.log.Epoch:
 		if c.state == stateSnapshot {
 			w.out = append(w.out, Output{Abandon: c.id})
-			c.hasFrom = false
+			c.hasFrom = c.since > 0
 		}
 		c.state = stateWaiting // until this node has what the reader has
 		return nil
@@ -100,10 +107,56 @@ func (w *Writer) advance(c *outgoing) error {
 		s = other
 	}
 	c.head, c.compare = s.Head, s.Compare
+	if err := w.look(c, s); err != nil {
+		return err
+	}
 	if c.state != stateWaiting {
 		return nil
 	}
 	return w.begin(c, s)
+}
+
+// look finds out how a channel sees a log, and that it still can: a column may
+// be gone by which rows are chosen.
+func (w *Writer) look(c *outgoing, s *Served) error {
+	if c.shapes == len(s.Schemas) && c.shapes > 0 && c.has.ID() == s.Scope.ID() && (c.scope != nil || c.sees(s)) {
+		return nil
+	}
+	fail := func(code wirepb.ErrorCode, err error) error {
+		return &Error{Code: code, Channel: c.id, RetryAfter: 5 * time.Second, Message: err.Error()}
+	}
+	tables := s.Tables
+	if c.scope != nil {
+		tables = c.scope.Names()
+	}
+	for _, t := range tables {
+		if !slices.Contains(s.Tables, t) {
+			return fail(wirepb.ErrorCode_ERROR_CODE_UNKNOWN_TABLE, fmt.Errorf("log %s on node %s has no table %s", c.log, w.cfg.NodeID, t))
+		}
+		if s.Scope.Covers(t) {
+			if err := c.scope.Of(t).Within(s.Scope.Of(t)); err != nil {
+				return fail(wirepb.ErrorCode_ERROR_CODE_SCOPE, fmt.Errorf("node %s has a part of log %s only: %w; or read from a node that has all", w.cfg.NodeID, c.log, err))
+			}
+		}
+	}
+	lens := c.scope.Beyond(s.Scope)
+	if lens == nil && s.Hidden {
+		lens = scope.Tables(s.Tables...)
+	}
+	if lens != nil {
+		for _, t := range tables {
+			if sc := newest(s.Schemas, t); sc != nil {
+				if err := lens.Check(sc); err != nil {
+					return fail(wirepb.ErrorCode_ERROR_CODE_SCOPE, err)
+				}
+			}
+		}
+		if w.cfg.Share != nil {
+			lens = w.cfg.Share(lens)
+		}
+	}
+	c.lens, c.has, c.shapes = lens, s.Scope, len(s.Schemas)
+	return nil
 }
 
 // reset moves a channel to a newer epoch of its log.
@@ -112,19 +165,14 @@ func (w *Writer) reset(c *outgoing, to *Served) {
 		w.out = append(w.out, Output{Abandon: c.id})
 	}
 	w.send(&wirepb.Reset{Channel: c.id, Log: wire.FromLog(c.log), Epoch: uint64(to.Log.Epoch)})
-	c.log, c.state, c.hasFrom, c.sent, c.time, c.parts, c.acked, c.durable = to.Log, stateWaiting, false, "", 0, 0, "", false
+	c.log, c.state, c.hasFrom, c.sent, c.time, c.parts, c.acked, c.durable, c.since, c.shapes = to.Log, stateWaiting, false, "", 0, 0, "", false, 0, 0
 }
 
 // begin chooses the mode of a waiting channel, if the node has what it takes.
 func (w *Writer) begin(c *outgoing, s *Served) error {
 	c.tables = s.Tables
 	if c.scope != nil {
-		for _, t := range c.scope {
-			if !slices.Contains(s.Tables, t) {
-				return &Error{Code: wirepb.ErrorCode_ERROR_CODE_UNKNOWN_TABLE, Channel: c.id, Message: fmt.Sprintf("log %s on node %s has no table %s", c.log, w.cfg.NodeID, t)}
-			}
-		}
-		c.tables = c.scope
+		c.tables = c.scope.Names()
 	}
 	c.mode = wirepb.Mode_MODE_SNAPSHOT
 	if c.hasFrom {
@@ -139,6 +187,8 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 			c.mode = wirepb.Mode_MODE_LIVE
 		case s.Compare(c.sent, s.Oldest) >= 0 && c.allows(wirepb.Mode_MODE_DELTA):
 			c.mode = wirepb.Mode_MODE_DELTA
+		case w.delta && c.time > 0 && s.CompleteFrom > 0 && c.time >= s.CompleteFrom && c.allows(wirepb.Mode_MODE_STATE_DELTA):
+			c.mode = wirepb.Mode_MODE_STATE_DELTA
 		}
 	}
 	if !c.allows(c.mode) {
@@ -147,34 +197,50 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 	answer := &wirepb.Subscribed{
 		Channel: c.id, Log: wire.FromLog(c.log), Mode: c.mode, Head: wire.FromCursor(s.Head, s.Time), Tables: wire.FromTables(c.tables),
 	}
-	if c.mode == wirepb.Mode_MODE_SNAPSHOT {
-		c.state, c.sent, c.parts = stateSnapshot, "", 0
-	} else {
+	switch c.mode {
+	case wirepb.Mode_MODE_SNAPSHOT:
+		c.state, c.sent, c.parts, c.since = stateSnapshot, "", 0, 0
+	case wirepb.Mode_MODE_STATE_DELTA:
+		answer.Start = wire.FromCursor(c.sent, c.time)
+		c.state, c.parts, c.since = stateSnapshot, 0, c.time
+	default:
 		c.state = stateStreaming
 		answer.Start = wire.FromCursor(c.sent, c.time)
 	}
 	rest := s.Schemas
 	for size := 0; len(rest) > 0; rest = rest[1:] {
-		if c.schemas[schemaKey{c.log, rest[0].ID}] || !c.covers(rest[0].Table) {
+		sc := c.lens.Schema(rest[0])
+		if sc == nil || !c.covers(sc.Table) || c.schemas[schemaKey{c.log, sc.ID}] {
 			continue
 		}
-		m := wire.FromSchema(c.log, rest[0])
+		m := wire.FromSchema(c.log, sc)
 		if size += proto.Size(m) + 8; size > maxControl {
 			break
 		}
 		answer.Schemas = append(answer.Schemas, m)
-		c.schemas[schemaKey{c.log, rest[0].ID}] = true
+		c.schemas[schemaKey{c.log, sc.ID}] = true
 	}
 	w.send(answer)
 	w.sendSchemas(c, c.log, rest)
 	return nil
 }
 
+// sees reports whether a channel of the whole log sees all that the peer may.
+func (c *outgoing) sees(s *Served) bool {
+	if !s.Hidden {
+		return c.lens == nil
+	}
+	return c.lens != nil && len(c.lens.Tables()) == len(s.Tables) && !slices.ContainsFunc(s.Tables, func(t engine.TableName) bool { return !c.lens.Covers(t) })
+}
+
 func (c *outgoing) covers(t engine.TableName) bool { return slices.Contains(c.tables, t) }
 
 func (w *Writer) sendSchemas(c *outgoing, log engine.LogID, schemas []*engine.Schema) {
 	for _, s := range schemas {
-		if k := (schemaKey{log, s.ID}); !c.schemas[k] && (c.scope == nil || c.covers(s.Table)) {
+		if s = c.lens.Schema(s); s == nil {
+			continue
+		}
+		if k := (schemaKey{log, s.ID}); !c.schemas[k] {
 			c.schemas[k] = true
 			m := wire.FromSchema(log, s)
 			m.Channel = c.id

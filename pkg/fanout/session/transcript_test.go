@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
@@ -25,13 +26,15 @@ import (
 // over a toy node. The commands:
 //
 //	node id=a [provider=x]          the node that serves
-//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n]
+//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n] [complete=time] [hidden]
 //	                                a log of it, empty but for a baseline at oldest
+//	narrowed log=.. columns=(c) where=(column,value)
+//	                                the node has only that of its tables
 //	append log=.. at=(p1,p2) [size=n] [parts=n] [table=t]
 //	                                transactions of one change each, a block each
 //	trim log=.. to=..               the log's older entries go
 //	drop log=.. | replace log=.. by=..
-//	session [reader=b] [tables=(t)] [window=n] [nosnapshot] [upward=(x)] [places]
+//	session [reader=b] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)] [places]
 //	                                a new session; the reader keeps its places
 //	activate                        the reader subscribes
 //	talk                            deliver frames until both are quiet
@@ -113,6 +116,23 @@ func tablesOf(names []string) []engine.TableName {
 	return ts
 }
 
+// scopeOf reads tables=(t,u) where=(column,value): rows of each by a column.
+func scopeOf(d *datadriven.TestData) *scope.Scope {
+	var ts []scope.Table
+	for _, n := range tablesOf(list(d, "tables")) {
+		t := scope.Table{Name: n, Columns: list(d, "columns")}
+		if w := list(d, "where"); w != nil {
+			t.Where = []scope.Condition{{Column: w[0], Op: scope.In, Values: w[1:]}}
+		}
+		ts = append(ts, t)
+	}
+	s, err := scope.New(ts...)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
 func (s *stage) find(log engine.LogID) *toyLog {
 	for _, l := range s.logs {
 		if l.served.Log == log {
@@ -144,6 +164,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		}
 		l.served.Oldest = engine.Position(arg(d, "oldest", "0/10"))
 		l.served.Head, l.served.Time = l.served.Oldest, 100
+		l.served.CompleteFrom, l.served.Hidden = engine.Time(number(d, "complete", 0)), d.HasArg("hidden")
 		for i := range number(d, "rows", 0) {
 			sc := l.served.Schemas[0]
 			k := fmt.Sprint("row", i)
@@ -156,6 +177,14 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		slices.SortFunc(s.logs, func(a, b *toyLog) int {
 			return cmp.Or(cmp.Compare(a.served.Log.Origin, b.served.Log.Origin), cmp.Compare(a.served.Log.Epoch, b.served.Log.Epoch))
 		})
+	case "narrowed":
+		l := s.find(logOf(arg(d, "log", "")))
+		var names []string
+		for _, t := range l.served.Tables {
+			names = append(names, t.Name)
+		}
+		d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: "tables", Vals: names})
+		l.served.Scope = scopeOf(d)
 	case "append":
 		s.append(d)
 	case "trim":
@@ -251,6 +280,13 @@ func (s *stage) append(d *datadriven.TestData) {
 		b.Add(&tx)
 		l.blocks = append(l.blocks, b.Blocks()...)
 		l.served.Head, l.served.Time = tx.Position, tx.Time
+		for i := range tx.Changes {
+			c := &tx.Changes[i]
+			if l.served.CompleteFrom == 0 {
+				break // nobody asks for its rows
+			}
+			l.rows = append(l.rows, engine.Record{Schema: c.Schema, Key: c.Key, Row: c.Row, Stamp: c.Stamp})
+		}
 	}
 }
 
@@ -275,7 +311,7 @@ func (s *stage) session(d *datadriven.TestData) {
 	s.outputs(s.w.Serve(s.serve()))
 	var acts []session.Action
 	s.r, acts = session.NewReader(session.ReaderConfig{
-		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Tables: tablesOf(list(d, "tables")), Compare: engine.CompareLSN,
+		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Scope: scopeOf(d), Compare: engine.CompareLSN,
 		Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
 		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places,
 	}, s.now)
@@ -304,14 +340,15 @@ func (s *stage) pull() {
 	if work.Snapshot {
 		l := s.find(work.Log)
 		fmt.Fprintf(&s.out, "pull channel %d: snapshot, %d bytes\n", work.Channel, work.MaxSize)
+		rows := slices.DeleteFunc(slices.Clone(l.rows), func(r engine.Record) bool { return r.Stamp.Time <= work.Since })
 		n := s.begun[work.Channel]
 		s.begun[work.Channel]++
 		switch {
 		case n == 0:
-			s.outputs(s.w.SnapshotBegin(work.Channel, session.Baseline{At: l.served.Head, Time: l.served.Time, Schemas: l.served.Schemas, Rows: len(l.rows)}))
-		case n <= len(l.rows):
+			s.outputs(s.w.SnapshotBegin(work.Channel, session.Baseline{At: l.served.Head, Time: l.served.Time, Schemas: l.served.Schemas, Rows: len(rows), CompleteFrom: l.served.CompleteFrom}))
+		case n <= len(rows):
 			var enc engine.RecordEncoder
-			enc.Append(&l.rows[n-1])
+			enc.Append(&rows[n-1])
 			s.outputs(s.w.SnapshotRows(work.Channel, 0, 1, enc.Take()))
 		default:
 			s.outputs(s.w.SnapshotEnd(work.Channel))
@@ -336,9 +373,9 @@ func (s *stage) pull() {
 			break
 		}
 		p := session.Piece{Block: b, Through: b.Position, Time: b.Time}
-		if work.Tables != nil {
+		if work.Scope != nil {
 			var err error
-			if p.Block, err = b.Narrow(work.Log, schema, func(sc *engine.Schema) bool { return slices.Contains(work.Tables, sc.Table) }); err != nil {
+			if p.Block, err = b.Narrow(work.Log, schema, work.Scope.View()); err != nil {
 				panic(err)
 			}
 		}
@@ -409,6 +446,9 @@ func (s *stage) delivered(d *session.Delivery) {
 	case session.DeliverCarry:
 		fmt.Fprintf(&s.out, " path=%v tables=%v", d.Path, d.Tables)
 	case session.DeliverBaseline:
+		if d.Spec.Delta {
+			fmt.Fprint(&s.out, " (delta)")
+		}
 		fmt.Fprintf(&s.out, " at %s tables=%v schemas=%d reason=%q", d.Spec.At, d.Spec.Tables, len(d.Spec.Schemas), d.Spec.Reason)
 	case session.DeliverRows:
 		rs, err := engine.DecodeRecords(nil, d.Table, d.Payload, d.Schemas.Schema)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
@@ -16,6 +17,14 @@ type Served struct {
 	engine.Advert
 	Compare engine.Comparator
 	Schemas []*engine.Schema // of the log, by ID
+	// CompleteFrom is the time from which the state holds every delete; a cursor at
+	// or after it can be caught up from there. 0 for none.
+	CompleteFrom engine.Time
+	// Scope are the tables of which the node has only a part; nil for none.
+	Scope *scope.Scope
+	// Hidden says that the log has tables that the peer may not see; they are not
+	// among Tables and Schemas.
+	Hidden bool
 }
 
 // WriterConfig is what a Writer needs to know of its node.
@@ -29,6 +38,12 @@ type WriterConfig struct {
 	// Provider returns the peer from which this node reads an origin's log, or is
 	// about to; empty for none.
 	Provider func(origin string) string
+	// Permit says why the peer may not read a table; nil where it may. A nil Permit
+	// permits everything.
+	Permit func(engine.TableName) error
+	// Share returns the one scope that stands for all that are equal to it, so that
+	// what is worked out for it is shared; nil where nothing is.
+	Share func(*scope.Scope) *scope.Scope
 }
 
 // Output is one thing for a Writer's driver to do: exactly one field is set.
@@ -62,6 +77,7 @@ type Writer struct {
 	out      []Output
 	started  time.Time
 	peer     string // empty until its Hello
+	delta    bool   // the peer can be caught up by STATE_DELTA
 	closed   bool
 	draining bool
 
@@ -80,8 +96,11 @@ type outgoing struct {
 	id     uint32
 	reader string
 	log    engine.LogID
-	scope  []engine.TableName // nil: all
-	modes  []wirepb.Mode      // nil: all
+	scope  *scope.Scope  // as asked for; nil: all
+	lens   *scope.Scope  // what is left to do for it here; nil: nothing
+	has    *scope.Scope  // of the log at this node, when lens was made
+	modes  []wirepb.Mode // nil: all
+	shapes int           // schemas of the log that lens has been checked against
 	state  channelState
 	mode   wirepb.Mode
 	// sent and parts are the reader's place: it has everything up to sent, and
@@ -89,6 +108,7 @@ type outgoing struct {
 	sent    engine.Position
 	time    engine.Time
 	parts   uint32
+	since   engine.Time // of a STATE_DELTA: what was written up to then is known
 	hasFrom bool
 	head    engine.Position // of the log, as last served
 	compare engine.Comparator
@@ -236,6 +256,7 @@ func (w *Writer) hello(h *wirepb.Hello) error {
 		return err
 	}
 	w.peer = h.GetNodeId()
+	w.delta = slices.Contains(h.GetCapabilities(), CapStateDelta)
 	epoch, _ := w.cfg.Held(w.cfg.NodeID)
 	answer := &wirepb.Hello{
 		MinVersion: MinVersion, Version: Version, NodeId: w.cfg.NodeID, Epoch: uint64(epoch), Capabilities: capabilities, Software: w.cfg.Software,
@@ -309,7 +330,7 @@ func (w *Writer) ack(m *wirepb.Ack) error {
 		return malformed("Ack of %s on channel %d, where only %s has been sent", at, c.id, c.sent)
 	}
 	c.acked, c.durable = at, m.GetDurable()
-	w.out = append(w.out, Output{Acked: &Acked{c.reader, engine.CursorKey{Log: c.log, Scope: wire.ScopeOf(c.scope)}, at, c.durable}})
+	w.out = append(w.out, Output{Acked: &Acked{c.reader, engine.CursorKey{Log: c.log, Scope: c.scope.ID()}, at, c.durable}})
 	return nil
 }
 

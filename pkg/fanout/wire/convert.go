@@ -1,13 +1,11 @@
 package wire
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
@@ -109,25 +107,45 @@ func FromCursor(p engine.Position, t engine.Time) *wirepb.Cursor {
 	return &wirepb.Cursor{Position: string(p), Time: uint64(t)}
 }
 
-// ScopeOf names a set of tables: the same set has the same name. No tables is
-// the whole log.
-func ScopeOf(tables []engine.TableName) engine.Scope {
-	if len(tables) == 0 {
-		return ""
-	}
-	ts := slices.Clone(tables)
-	slices.SortFunc(ts, CompareTables)
-	var b strings.Builder
-	for i, t := range slices.Compact(ts) {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "%q.%q", t.Schema, t.Name)
-	}
-	return engine.Scope(b.String())
+// FromStamp returns the identity of a write as it is sent.
+func FromStamp(s engine.Stamp) *wirepb.Stamp {
+	return &wirepb.Stamp{Time: uint64(s.Time), Log: FromLog(s.Log()), Major: s.Version.Major, Minor: s.Version.Minor}
 }
 
-// CompareTables orders tables by schema and name.
-func CompareTables(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+// Stamp returns the identity of a write as the engine has it.
+func Stamp(m *wirepb.Stamp) engine.Stamp {
+	l := Log(m.GetLog())
+	return engine.Stamp{Time: engine.Time(m.GetTime()), Origin: l.Origin, Epoch: l.Epoch, Version: engine.Version{Major: m.GetMajor(), Minor: m.GetMinor()}}
+}
+
+// FromScope returns a scope as it is sent; nil for the whole log.
+func FromScope(s *scope.Scope) *wirepb.Scope {
+	if s == nil {
+		return nil
+	}
+	m := &wirepb.Scope{}
+	for _, t := range s.Tables() {
+		ts := &wirepb.TableScope{Table: FromTable(t.Name), Columns: t.Columns}
+		for _, c := range t.Where {
+			ts.Where = append(ts.Where, &wirepb.Condition{Column: c.Column, Operator: wirepb.Condition_Operator(c.Op), Values: c.Values})
+		}
+		m.Tables = append(m.Tables, ts)
+	}
+	return m
+}
+
+// Scope checks a scope that was received.
+func Scope(m *wirepb.Scope) (*scope.Scope, error) {
+	ts := make([]scope.Table, len(m.GetTables()))
+	for i, t := range m.GetTables() {
+		ts[i] = scope.Table{Name: Table(t.GetTable()), Columns: t.GetColumns()}
+		for _, c := range t.GetWhere() {
+			op := c.GetOperator()
+			if op < 0 || op > math.MaxUint8 {
+				op = 0 // scope.New says what is wrong
+			}
+			ts[i].Where = append(ts[i].Where, scope.Condition{Column: c.GetColumn(), Op: scope.Operator(op), Values: c.GetValues()})
+		}
+	}
+	return scope.New(ts...)
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
@@ -52,23 +53,20 @@ func FuzzSchema(f *testing.F) {
 	})
 }
 
-// The same set of tables has one name, and different sets have different ones.
-func TestScopeOf(t *testing.T) {
+// A scope arrives as it was sent, and under the same name.
+func TestScopeKeepsEverything(t *testing.T) {
 	t.Parallel()
-	a, b := engine.TableName{Schema: "p", Name: "a"}, engine.TableName{Schema: "p", Name: "b"}
-	if ScopeOf([]engine.TableName{b, a, b}) != ScopeOf([]engine.TableName{a, b}) {
-		t.Error("order or repetition changes the name")
+	s, err := scope.New(scope.Table{Name: engine.TableName{Schema: "a.b", Name: "t"}, Columns: []string{"x", "y"}, Where: []scope.Condition{
+		{Column: "x", Op: scope.Equal, Values: []string{""}}, {Column: "y", Op: scope.In, Values: []string{"1", "2"}}, {Column: "z", Op: scope.Prefix, Values: []string{"p"}},
+	}}, scope.Table{Name: engine.TableName{Schema: "p", Name: "u"}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	seen := map[engine.Scope]string{}
-	for name, ts := range map[string][]engine.TableName{
-		"none": nil, "a": {a}, "b": {b}, "ab": {a, b},
-		"dots 1": {{Schema: "x.y", Name: "z"}}, "dots 2": {{Schema: "x", Name: "y.z"}},
-		"quotes": {{Schema: "x", Name: `a","b"."c`}}, "two": {{Schema: "x", Name: "a"}, {Schema: "b", Name: "c"}},
-	} {
-		s := ScopeOf(ts)
-		if other, ok := seen[s]; ok {
-			t.Errorf("%s and %s are both called %s", name, other, s)
-		}
-		seen[s] = name
+	got, err := Scope(FromScope(s))
+	if err != nil || got.ID() != s.ID() || !reflect.DeepEqual(got.Tables(), s.Tables()) {
+		t.Errorf("%+v, %v", got.Tables(), err)
+	}
+	if got, err := Scope(FromScope(nil)); got != nil || err != nil {
+		t.Errorf("the whole log became %v, %v", got, err)
 	}
 }

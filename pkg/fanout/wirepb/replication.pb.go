@@ -172,6 +172,12 @@ const (
 	// The reader took too long over a snapshot.
 	ErrorCode_ERROR_CODE_STALLED ErrorCode = 11
 	ErrorCode_ERROR_CODE_REFUSED ErrorCode = 12
+	// The peer has not said who it is, or not in a way that is accepted.
+	ErrorCode_ERROR_CODE_UNAUTHENTICATED ErrorCode = 13
+	// The peer may not read what it asks for.
+	ErrorCode_ERROR_CODE_PERMISSION ErrorCode = 14
+	// The scope asked for cannot be applied, or is not to be had here.
+	ErrorCode_ERROR_CODE_SCOPE ErrorCode = 15
 )
 
 // Enum value maps for ErrorCode.
@@ -190,21 +196,27 @@ var (
 		10: "ERROR_CODE_INTERNAL",
 		11: "ERROR_CODE_STALLED",
 		12: "ERROR_CODE_REFUSED",
+		13: "ERROR_CODE_UNAUTHENTICATED",
+		14: "ERROR_CODE_PERMISSION",
+		15: "ERROR_CODE_SCOPE",
 	}
 	ErrorCode_value = map[string]int32{
-		"ERROR_CODE_UNSPECIFIED":   0,
-		"ERROR_CODE_MALFORMED":     1,
-		"ERROR_CODE_VERSION":       2,
-		"ERROR_CODE_TIMEOUT":       3,
-		"ERROR_CODE_LIMIT":         4,
-		"ERROR_CODE_UNKNOWN_LOG":   5,
-		"ERROR_CODE_UNKNOWN_TABLE": 6,
-		"ERROR_CODE_LOOP":          7,
-		"ERROR_CODE_UNSUPPORTED":   8,
-		"ERROR_CODE_DRAINING":      9,
-		"ERROR_CODE_INTERNAL":      10,
-		"ERROR_CODE_STALLED":       11,
-		"ERROR_CODE_REFUSED":       12,
+		"ERROR_CODE_UNSPECIFIED":     0,
+		"ERROR_CODE_MALFORMED":       1,
+		"ERROR_CODE_VERSION":         2,
+		"ERROR_CODE_TIMEOUT":         3,
+		"ERROR_CODE_LIMIT":           4,
+		"ERROR_CODE_UNKNOWN_LOG":     5,
+		"ERROR_CODE_UNKNOWN_TABLE":   6,
+		"ERROR_CODE_LOOP":            7,
+		"ERROR_CODE_UNSUPPORTED":     8,
+		"ERROR_CODE_DRAINING":        9,
+		"ERROR_CODE_INTERNAL":        10,
+		"ERROR_CODE_STALLED":         11,
+		"ERROR_CODE_REFUSED":         12,
+		"ERROR_CODE_UNAUTHENTICATED": 13,
+		"ERROR_CODE_PERMISSION":      14,
+		"ERROR_CODE_SCOPE":           15,
 	}
 )
 
@@ -1244,12 +1256,18 @@ type LogAdvert struct {
 	// The newest schema of each table.
 	Schemas []*Schema `protobuf:"bytes,3,rep,name=schemas,proto3" json:"schemas,omitempty"`
 	Oldest  string    `protobuf:"bytes,4,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// The position from which deletes are known; empty for "from the oldest".
+	// Not used: see complete_since.
 	CompleteFrom string  `protobuf:"bytes,5,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
 	Head         *Cursor `protobuf:"bytes,6,opt,name=head,proto3" json:"head,omitempty"`
 	// Node ids the log passes on its way to the reader, nearest first: the sender,
 	// its parent, ..., the origin. A reader refuses a path that holds its own id.
-	Path          []string `protobuf:"bytes,7,rep,name=path,proto3" json:"path,omitempty"`
+	Path []string `protobuf:"bytes,7,rep,name=path,proto3" json:"path,omitempty"`
+	// Tables of which the sender has only some rows or columns. A reader that wants
+	// more of one refuses the log.
+	Scope *Scope `protobuf:"bytes,8,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Hybrid time from which deletes are known: a cursor at or after it can be caught
+	// up by STATE_DELTA. 0 for none.
+	CompleteSince uint64 `protobuf:"varint,9,opt,name=complete_since,json=completeSince,proto3" json:"complete_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,6 +1349,20 @@ func (x *LogAdvert) GetPath() []string {
 		return x.Path
 	}
 	return nil
+}
+
+func (x *LogAdvert) GetScope() *Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return nil
+}
+
+func (x *LogAdvert) GetCompleteSince() uint64 {
+	if x != nil {
+		return x.CompleteSince
+	}
+	return 0
 }
 
 // Subscribe opens a channel. The reader chooses its number; a number is used
@@ -1542,7 +1574,9 @@ func (*Floor) Descriptor() ([]byte, []int) {
 	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
-// Scope narrows a subscription. Empty: the whole log.
+// Scope narrows a subscription. Empty: the whole log. A change that leaves a row
+// outside it comes as a delete. The columns of the key are always sent. A schema
+// that lacks columns has an id of its own, above 2^31.
 type Scope struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tables        []*TableScope          `protobuf:"bytes,1,rep,name=tables,proto3" json:"tables,omitempty"`
@@ -2110,22 +2144,26 @@ func (x *TableReset) GetSchema() *Schema {
 	return nil
 }
 
-// SnapshotBegin starts a baseline that is consistent at a position. The channel
-// has nothing else until SnapshotEnd; schemas that its rows use, also those of
+// SnapshotBegin starts a baseline that is consistent at a position; in mode
+// STATE_DELTA only what was written after the reader's cursor, and an absent row is
+// unchanged. The channel has nothing else until SnapshotEnd; schemas that its rows use, also those of
 // other logs that rows are stamped with, come before it.
 type SnapshotBegin struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Channel uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
 	At      *Cursor                `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// Version.Major of the position.
-	Major        uint64           `protobuf:"varint,3,opt,name=major,proto3" json:"major,omitempty"`
-	Tables       []*SnapshotTable `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`
-	CompleteFrom string           `protobuf:"bytes,5,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
+	Major  uint64           `protobuf:"varint,3,opt,name=major,proto3" json:"major,omitempty"`
+	Tables []*SnapshotTable `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`
+	// Not used: see complete_since.
+	CompleteFrom string `protobuf:"bytes,5,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
 	// Of a re-originated log: per log below it, the version that the snapshot
 	// covers. A row of that log at or below it which is not there is gone.
 	Covered []*CoveredVersion `protobuf:"bytes,6,rep,name=covered,proto3" json:"covered,omitempty"`
 	// Rows that will be sent, for progress; an estimate.
-	Rows          uint64 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`
+	Rows uint64 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Hybrid time from which the tombstones are complete; 0 for "from at on".
+	CompleteSince uint64 `protobuf:"varint,8,opt,name=complete_since,json=completeSince,proto3" json:"complete_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2205,6 +2243,13 @@ func (x *SnapshotBegin) GetCovered() []*CoveredVersion {
 func (x *SnapshotBegin) GetRows() uint64 {
 	if x != nil {
 		return x.Rows
+	}
+	return 0
+}
+
+func (x *SnapshotBegin) GetCompleteSince() uint64 {
+	if x != nil {
+		return x.CompleteSince
 	}
 	return 0
 }
@@ -3792,7 +3837,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06Advert\x12+\n" +
 	"\x04logs\x18\x01 \x03(\v2\x17.tributary.v1.LogAdvertR\x04logs\x121\n" +
 	"\twithdrawn\x18\x02 \x03(\v2\x13.tributary.v1.LogIDR\twithdrawn\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x8e\x02\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xe0\x02\n" +
 	"\tLogAdvert\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12/\n" +
 	"\x06tables\x18\x02 \x03(\v2\x17.tributary.v1.TableNameR\x06tables\x12.\n" +
@@ -3800,7 +3845,9 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06oldest\x18\x04 \x01(\tR\x06oldest\x12#\n" +
 	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x12(\n" +
 	"\x04head\x18\x06 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12\x12\n" +
-	"\x04path\x18\a \x03(\tR\x04path\"\xa7\x03\n" +
+	"\x04path\x18\a \x03(\tR\x04path\x12)\n" +
+	"\x05scope\x18\b \x01(\v2\x13.tributary.v1.ScopeR\x05scope\x12%\n" +
+	"\x0ecomplete_since\x18\t \x01(\x04R\rcompleteSince\"\xa7\x03\n" +
 	"\tSubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
 	"\x03log\x18\x02 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12)\n" +
@@ -3863,7 +3910,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12-\n" +
 	"\x05table\x18\x02 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\tR\bposition\x12,\n" +
-	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\x8b\x02\n" +
+	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\xb2\x02\n" +
 	"\rSnapshotBegin\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12$\n" +
 	"\x02at\x18\x02 \x01(\v2\x14.tributary.v1.CursorR\x02at\x12\x14\n" +
@@ -3871,7 +3918,8 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06tables\x18\x04 \x03(\v2\x1b.tributary.v1.SnapshotTableR\x06tables\x12#\n" +
 	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x126\n" +
 	"\acovered\x18\x06 \x03(\v2\x1c.tributary.v1.CoveredVersionR\acovered\x12\x12\n" +
-	"\x04rows\x18\a \x01(\x04R\x04rows\"q\n" +
+	"\x04rows\x18\a \x01(\x04R\x04rows\x12%\n" +
+	"\x0ecomplete_since\x18\b \x01(\x04R\rcompleteSince\"q\n" +
 	"\rSnapshotTable\x12-\n" +
 	"\x05table\x18\x01 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x121\n" +
 	"\ttruncates\x18\x02 \x03(\v2\x13.tributary.v1.StampR\ttruncates\"c\n" +
@@ -3987,7 +4035,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05Codec\x12\x15\n" +
 	"\x11CODEC_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
-	"CODEC_ZSTD\x10\x01*\xd4\x02\n" +
+	"CODEC_ZSTD\x10\x01*\xa5\x03\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ERROR_CODE_MALFORMED\x10\x01\x12\x16\n" +
@@ -4002,7 +4050,10 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x13ERROR_CODE_INTERNAL\x10\n" +
 	"\x12\x16\n" +
 	"\x12ERROR_CODE_STALLED\x10\v\x12\x16\n" +
-	"\x12ERROR_CODE_REFUSED\x10\f2\xb0\x02\n" +
+	"\x12ERROR_CODE_REFUSED\x10\f\x12\x1e\n" +
+	"\x1aERROR_CODE_UNAUTHENTICATED\x10\r\x12\x19\n" +
+	"\x15ERROR_CODE_PERMISSION\x10\x0e\x12\x14\n" +
+	"\x10ERROR_CODE_SCOPE\x10\x0f2\xb0\x02\n" +
 	"\vReplication\x127\n" +
 	"\aSession\x12\x13.tributary.v1.Frame\x1a\x13.tributary.v1.Frame(\x010\x01\x12I\n" +
 	"\bDescribe\x12\x1d.tributary.v1.DescribeRequest\x1a\x1e.tributary.v1.DescribeResponse\x12X\n" +
@@ -4106,65 +4157,66 @@ var file_tributary_v1_replication_proto_depIdxs = []int32{
 	6,  // 27: tributary.v1.LogAdvert.tables:type_name -> tributary.v1.TableName
 	23, // 28: tributary.v1.LogAdvert.schemas:type_name -> tributary.v1.Schema
 	7,  // 29: tributary.v1.LogAdvert.head:type_name -> tributary.v1.Cursor
-	5,  // 30: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
-	17, // 31: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
-	7,  // 32: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
-	16, // 33: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
-	9,  // 34: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
-	0,  // 35: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
-	18, // 36: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
-	6,  // 37: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
-	19, // 38: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
-	3,  // 39: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
-	5,  // 40: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
-	0,  // 41: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
-	7,  // 42: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
-	7,  // 43: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
-	23, // 44: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
-	6,  // 45: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
-	5,  // 46: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
-	6,  // 47: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
-	22, // 48: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
-	6,  // 49: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
-	23, // 50: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
-	7,  // 51: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
-	26, // 52: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
-	27, // 53: tributary.v1.SnapshotBegin.covered:type_name -> tributary.v1.CoveredVersion
-	6,  // 54: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
-	10, // 55: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
-	5,  // 56: tributary.v1.CoveredVersion.log:type_name -> tributary.v1.LogID
-	8,  // 57: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
-	1,  // 58: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
-	5,  // 59: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
-	9,  // 60: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
-	5,  // 61: tributary.v1.Head.log:type_name -> tributary.v1.LogID
-	7,  // 62: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
-	5,  // 63: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
-	36, // 64: tributary.v1.Ack.roots:type_name -> tributary.v1.RootAck
-	5,  // 65: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
-	2,  // 66: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
-	14, // 67: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
-	45, // 68: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
-	8,  // 69: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
-	6,  // 70: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
-	48, // 71: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
-	49, // 72: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
-	5,  // 73: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
-	0,  // 74: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
-	6,  // 75: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
-	4,  // 76: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
-	41, // 77: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
-	43, // 78: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
-	46, // 79: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
-	4,  // 80: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
-	42, // 81: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
-	44, // 82: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
-	47, // 83: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
-	80, // [80:84] is the sub-list for method output_type
-	76, // [76:80] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	17, // 30: tributary.v1.LogAdvert.scope:type_name -> tributary.v1.Scope
+	5,  // 31: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
+	17, // 32: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
+	7,  // 33: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
+	16, // 34: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
+	9,  // 35: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
+	0,  // 36: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
+	18, // 37: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
+	6,  // 38: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
+	19, // 39: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
+	3,  // 40: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
+	5,  // 41: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
+	0,  // 42: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
+	7,  // 43: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
+	7,  // 44: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
+	23, // 45: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
+	6,  // 46: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
+	5,  // 47: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
+	6,  // 48: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
+	22, // 49: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
+	6,  // 50: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
+	23, // 51: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
+	7,  // 52: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
+	26, // 53: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
+	27, // 54: tributary.v1.SnapshotBegin.covered:type_name -> tributary.v1.CoveredVersion
+	6,  // 55: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
+	10, // 56: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
+	5,  // 57: tributary.v1.CoveredVersion.log:type_name -> tributary.v1.LogID
+	8,  // 58: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
+	1,  // 59: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
+	5,  // 60: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
+	9,  // 61: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 62: tributary.v1.Head.log:type_name -> tributary.v1.LogID
+	7,  // 63: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
+	5,  // 64: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
+	36, // 65: tributary.v1.Ack.roots:type_name -> tributary.v1.RootAck
+	5,  // 66: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
+	2,  // 67: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
+	14, // 68: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
+	45, // 69: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
+	8,  // 70: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
+	6,  // 71: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
+	48, // 72: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
+	49, // 73: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
+	5,  // 74: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
+	0,  // 75: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
+	6,  // 76: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
+	4,  // 77: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
+	41, // 78: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
+	43, // 79: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
+	46, // 80: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
+	4,  // 81: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
+	42, // 82: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
+	44, // 83: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
+	47, // 84: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
+	81, // [81:85] is the sub-list for method output_type
+	77, // [77:81] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_tributary_v1_replication_proto_init() }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 )
 
 // Source is an engine.SyncSource over an ordered list of upstream nodes.
@@ -47,8 +48,11 @@ func WithOrderingGuarantee(g engine.Ordering) Option {
 
 // WithTables narrows the source to tables; without it, it takes all.
 func WithTables(tables ...engine.TableName) Option {
-	return func(o *options) { o.Tables = tables }
+	return WithScope(scope.Tables(tables...))
 }
+
+// WithScope narrows the source to tables, columns and rows: see scope.New.
+func WithScope(s *scope.Scope) Option { return func(o *options) { o.Scope = s } }
 
 // WithPolicy sets when the source moves between its upstreams.
 func WithPolicy(p client.Policy) Option { return func(o *options) { o.Policy = p } }
