@@ -82,9 +82,9 @@ func notOurs(u *unstructured.Unstructured) error {
 }
 
 // removeOther deletes the workload of the kind that the node no longer is.
-func (a *applier) removeOther(ctx context.Context, owner *v1alpha1.ReplicationNode, slotHolder bool) error {
+func (a *applier) removeOther(ctx context.Context, owner *v1alpha1.ReplicationNode, single bool) error {
 	var other client.Object = &appsv1.StatefulSet{}
-	if slotHolder {
+	if single {
 		other = &appsv1.Deployment{}
 	}
 	err := a.Get(ctx, client.ObjectKeyFromObject(owner), other)

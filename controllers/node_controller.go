@@ -109,7 +109,7 @@ func (r *nodeReconciler) apply(ctx context.Context, f *facts) error {
 			return err
 		}
 	}
-	return r.applier.removeOther(ctx, f.node, f.plan.SlotHolder)
+	return r.applier.removeOther(ctx, f.node, f.plan.Single)
 }
 
 // settle keeps an error that a person must mend as a fact and returns any other.

@@ -58,15 +58,15 @@ func run(m *testing.M) int {
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: 3 * time.Minute, ControlPlaneStopTimeout: time.Minute,
 	}
-	if restCfg, err = env.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "the API server does not start:", err)
-		return 1
-	}
-	defer func() {
+	defer func() { // also when it starts and then refuses the CRDs
 		if err := env.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "the API server does not stop:", err)
 		}
 	}()
+	if restCfg, err = env.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "the API server does not start:", err)
+		return 1
+	}
 	stop, err := start(env)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "the manager does not start:", err)

@@ -74,7 +74,7 @@ func (r *topologyReconciler) Reconcile(ctx context.Context, _ reconcile.Request)
 		return reconcile.Result{}, err
 	}
 	var unread error // a Secret that cannot be read holds up nobody else
-	in.Secrets, unread = r.secrets.read(ctx, usedSecrets(in.Nodes, in.PostgresSources))
+	in.Secrets, unread = r.secrets.read(ctx, usedSecrets(in))
 	plan := topology.Compute(in)
 	r.remember(plan)
 	r.board.setPlan(plan)
@@ -155,19 +155,22 @@ func (r *topologyReconciler) remember(p topology.Plan) {
 // read and not watched.
 func recheck(p topology.Plan) time.Duration {
 	var after time.Duration
+	missing := func(resolved topology.Condition) bool { return resolved.Reason == v1alpha1.ReasonSecretNotFound }
 	for _, s := range p.Nodes {
-		if s.Condition(v1alpha1.ConditionResolvedRefs).Reason == v1alpha1.ReasonSecretNotFound {
+		if missing(s.Condition(v1alpha1.ConditionResolvedRefs)) {
 			return secretsRecheck
 		}
-		if s.SlotHolder {
+		if len(s.Secrets) > 0 {
 			after = secretsRefresh
 		}
 	}
-	for _, s := range p.PostgresSources {
-		if s.Condition(v1alpha1.ConditionResolvedRefs).Reason == v1alpha1.ReasonSecretNotFound {
-			return secretsRecheck
+	for _, sources := range []map[topology.Key]*topology.SourcePlan{p.PostgresSources, p.FanoutSources} {
+		for _, s := range sources {
+			if missing(s.Condition(v1alpha1.ConditionResolvedRefs)) {
+				return secretsRecheck
+			}
+			after = secretsRefresh
 		}
-		after = secretsRefresh
 	}
 	return after
 }
@@ -199,25 +202,24 @@ type secretKeys struct {
 	at   time.Time
 }
 
-func usedSecrets(nodes []v1alpha1.ReplicationNode, sources []v1alpha1.PostgresSource) map[topology.Key]bool {
+func usedSecrets(in topology.Inputs) map[topology.Key]bool {
 	out := map[topology.Key]bool{}
-	add := func(namespace string, s *v1alpha1.PostgresSourceSpec) {
-		for _, use := range topology.Secrets(s) {
+	add := func(namespace string, used []topology.SecretUse) {
+		for _, use := range used {
 			if len(validation.IsDNS1123Subdomain(use.Name)) > 0 {
 				continue // no Secret can have this name
 			}
 			out[topology.Key{Namespace: namespace, Name: use.Name}] = true
 		}
 	}
-	for i := range sources {
-		add(sources[i].Namespace, &sources[i].Spec)
+	for i := range in.PostgresSources {
+		add(in.PostgresSources[i].Namespace, topology.PostgresSecrets(&in.PostgresSources[i].Spec))
 	}
-	for i := range nodes {
-		for _, s := range nodes[i].Spec.Sources {
-			if s.Postgres != nil {
-				add(nodes[i].Namespace, s.Postgres)
-			}
-		}
+	for i := range in.FanoutSources {
+		add(in.FanoutSources[i].Namespace, topology.FanoutSecrets(&in.FanoutSources[i].Spec))
+	}
+	for i := range in.Nodes {
+		add(in.Nodes[i].Namespace, topology.SecretsNamed(&in.Nodes[i]))
 	}
 	return out
 }

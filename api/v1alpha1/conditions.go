@@ -26,6 +26,12 @@ const (
 	ConditionStreaming = "Streaming"
 	// ConditionCaughtUp says whether the node's lag is within bounds.
 	ConditionCaughtUp = "CaughtUp"
+	// ConditionSinksHealthy says whether every sink of a node delivers; only nodes
+	// with sinks have it.
+	ConditionSinksHealthy = "SinksHealthy"
+	// ConditionStorageHealthy says whether a node's volume is there, and its store
+	// can be written; only nodes with persistent storage have it.
+	ConditionStorageHealthy = "StorageHealthy"
 )
 
 // Reasons that say a condition holds.
@@ -44,6 +50,10 @@ const (
 	ReasonStreaming = "Streaming"
 	// ReasonCaughtUp: the lag is within bounds.
 	ReasonCaughtUp = "CaughtUp"
+	// ReasonDelivering: every sink delivers.
+	ReasonDelivering = "Delivering"
+	// ReasonHealthy: the store can be written, on a volume of the size wanted.
+	ReasonHealthy = "Healthy"
 )
 
 // Reasons of Accepted.
@@ -128,6 +138,40 @@ const (
 	// changes nothing about the node.
 	ReasonStatusUnknown = "StatusUnknown"
 )
+
+// Reasons of SinksHealthy, as nodes report the states of their sinks.
+const (
+	// ReasonSinkConnecting: a target has not been reached yet.
+	ReasonSinkConnecting = "SinkConnecting"
+	// ReasonSinkBaselining: the state is being copied to a target.
+	ReasonSinkBaselining = "SinkBaselining"
+	// ReasonSinkRetrying: a target cannot be reached, or not now.
+	ReasonSinkRetrying = "SinkRetrying"
+	// ReasonSinkHeld: a target rejects something; the message names it.
+	ReasonSinkHeld = "SinkHeld"
+	// ReasonSinkSuperseded: a target has a newer history than the node.
+	ReasonSinkSuperseded = "SinkSuperseded"
+)
+
+// Reasons of StorageHealthy.
+const (
+	// ReasonVolumePending: the claim for the volume is not bound yet.
+	ReasonVolumePending = "VolumePending"
+	// ReasonResizing: the volume is growing.
+	ReasonResizing = "Resizing"
+	// ReasonExpansionRefused: the volume cannot grow to the size that is wanted.
+	// A warning: the condition is true, and the node goes on with what it has.
+	ReasonExpansionRefused = "ExpansionRefused"
+	// ReasonDiskFull: the store waits for space on its volume.
+	ReasonDiskFull = "DiskFull"
+	// ReasonStoreFailed: the store cannot be written, or is damaged.
+	ReasonStoreFailed = "StoreFailed"
+)
+
+// FinalizerSlots keeps a resource until the slots that it must not leave behind
+// are dropped, or the time for it is over. Taking it out by hand is safe: the
+// slots stay.
+const FinalizerSlots = "tributary.dev/slots"
 
 // ReasonLagging is the reason of CaughtUp while the lag is out of bounds.
 const ReasonLagging = "Lagging"

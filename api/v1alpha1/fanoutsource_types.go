@@ -100,6 +100,7 @@ type Upstream struct {
 }
 
 // FanoutSourceSpec says which fan-outs are a source, and in what order.
+// +kubebuilder:validation:XValidation:rule="!has(self.tokenSecretRef) || has(self.tls)",message="tokenSecretRef needs tls: a token sent in plain text is no secret. Set tls, if only to {}."
 type FanoutSourceSpec struct {
 	// Upstreams in order of preference.
 	// +listType=atomic
@@ -127,7 +128,72 @@ type FanoutSourceSpec struct {
 	// +listMapKey=schema
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=512
-	Tables []TableReference `json:"tables,omitempty"`
+	Tables []FanoutTable `json:"tables,omitempty"`
+
+	// TLS protects the connections to the upstreams; they are in plain text when
+	// it is not set.
+	// +optional
+	TLS *ClientTLS `json:"tls,omitempty"`
+
+	// TokenSecretRef names the Secret, in the same namespace, whose key token the
+	// node shows to the upstreams. It is read again at each connection.
+	// +optional
+	TokenSecretRef *LocalReference `json:"tokenSecretRef,omitempty"`
+}
+
+// FilterOperator is how a condition compares.
+// +kubebuilder:validation:Enum=Equal;In;Prefix
+type FilterOperator string
+
+// The operators.
+const (
+	// FilterEqual: the column is the value.
+	FilterEqual FilterOperator = "Equal"
+	// FilterIn: the column is one of the values.
+	FilterIn FilterOperator = "In"
+	// FilterPrefix: the column starts with the value.
+	FilterPrefix FilterOperator = "Prefix"
+)
+
+// RowCondition says which rows are wanted by one of their columns. A column that
+// is null never meets it.
+// +kubebuilder:validation:XValidation:rule="self.operator == 'In' || self.values.size() == 1",message="The operators Equal and Prefix take exactly one value; use In for several."
+type RowCondition struct {
+	// Column to compare.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Column string `json:"column"`
+
+	// Operator to compare by.
+	Operator FilterOperator `json:"operator"`
+
+	// Values to compare with, in PostgreSQL's text form, compared by the column's
+	// type.
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=1024
+	Values []string `json:"values"`
+}
+
+// FanoutTable names a table, and what of it to take.
+type FanoutTable struct {
+	TableReference `json:",inline"`
+
+	// Columns to take beside those of the key; all when it is not set.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1600
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Columns []string `json:"columns,omitempty"`
+
+	// Where says which rows to take: those that meet every condition; all when it
+	// is not set.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Where []RowCondition `json:"where,omitempty"`
 }
 
 // FanoutSourceStatus is what the controllers know of a FanoutSource.

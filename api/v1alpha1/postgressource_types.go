@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -42,7 +43,28 @@ type PostgresTLS struct {
 	// the authorities to trust.
 	// +optional
 	CASecretRef *LocalReference `json:"caSecretRef,omitempty"`
+
+	// CertSecretRef names the Secret whose keys tls.crt and tls.key hold the
+	// certificate that the node shows, and its key. They are read again at each
+	// connection.
+	// +optional
+	CertSecretRef *LocalReference `json:"certSecretRef,omitempty"`
 }
+
+// TargetSessionAttrs says which of several servers is taken. The names follow
+// libpq's target_session_attrs.
+// +kubebuilder:validation:Enum=Any;ReadWrite;ReadOnly;Primary;Standby;PreferStandby
+type TargetSessionAttrs string
+
+// What a server may be asked to be.
+const (
+	TargetAny           TargetSessionAttrs = "Any"
+	TargetReadWrite     TargetSessionAttrs = "ReadWrite"
+	TargetReadOnly      TargetSessionAttrs = "ReadOnly"
+	TargetPrimary       TargetSessionAttrs = "Primary"
+	TargetStandby       TargetSessionAttrs = "Standby"
+	TargetPreferStandby TargetSessionAttrs = "PreferStandby"
+)
 
 // PostgresPublication is the publication that a node reads through.
 type PostgresPublication struct {
@@ -61,23 +83,37 @@ type PostgresPublication struct {
 
 // PostgresSlot is the replication slot that holds the source's log for a node.
 type PostgresSlot struct {
-	// Name of the slot. Whether the slot is temporary is for the node's store
-	// to say: one in memory starts from a baseline each time and uses a
-	// temporary slot.
+	// Name of the slot. When it is not set, each node that uses the source has a
+	// slot of its own, with a name made from the node's. Whether the slot is
+	// temporary is for the node's storage to say: a node with memory storage
+	// starts from a baseline each time and uses a temporary slot.
+	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]{1,63}$')",message="A slot's name may hold lower case letters, digits and underscores only, at most 63 of them."
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="slot.name cannot be changed: another name is another slot, with another place in the log. Create a new source instead."
-	Name string `json:"name"`
+	Name string `json:"name,omitempty"`
+
+	// DeletionPolicy says what becomes of the permanent slots of nodes with
+	// persistent storage when the node or the source is deleted; Retain when it is
+	// not set. A slot that is kept and never read makes the server keep WAL until
+	// its disk is full, or max_slot_wal_keep_size is reached.
+	// +optional
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 }
 
 // PostgresSourceSpec says which database, and what of it, is a source.
-// +kubebuilder:validation:XValidation:rule="has(self.slot) == has(oldSelf.slot)",message="slot cannot be added or removed later: it would be another slot, with another place in the log. Create a new source instead."
+// +kubebuilder:validation:XValidation:rule="(has(self.slot) && has(self.slot.name) ? self.slot.name : '-') == (has(oldSelf.slot) && has(oldSelf.slot.name) ? oldSelf.slot.name : '-')",message="slot.name cannot be changed, added or removed: another name is another slot, with another place in the log. Create a new source instead."
 type PostgresSourceSpec struct {
-	// Hosts to try in order. The first that accepts and is no standby is used.
+	// Hosts to try in order. The first that accepts and is what
+	// targetSessionAttrs asks for is used.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	Hosts []PostgresHost `json:"hosts"`
+
+	// TargetSessionAttrs says which of the hosts is taken; ReadWrite when it is not
+	// set. A standby can be read from PostgreSQL 16 on.
+	// +optional
+	TargetSessionAttrs TargetSessionAttrs `json:"targetSessionAttrs,omitempty"`
 
 	// Database to connect to.
 	// +kubebuilder:validation:MinLength=1
@@ -97,8 +133,7 @@ type PostgresSourceSpec struct {
 	// +optional
 	Publication *PostgresPublication `json:"publication,omitempty"`
 
-	// Slot that the source is read by. When it is not set, each node that uses
-	// the source has a slot of its own, with a name made from the node's.
+	// Slot that the source is read by.
 	// +optional
 	Slot *PostgresSlot `json:"slot,omitempty"`
 
@@ -120,6 +155,14 @@ type PostgresSlotStatus struct {
 	// Holder is the node that reads by the slot.
 	// +optional
 	Holder string `json:"holder,omitempty"`
+
+	// Temporary says that the slot goes with the connection of its holder.
+	// +optional
+	Temporary bool `json:"temporary,omitempty"`
+
+	// RetainedWAL is how much WAL the server keeps for the slot, in round numbers.
+	// +optional
+	RetainedWAL *resource.Quantity `json:"retainedWAL,omitempty"`
 }
 
 // PostgresSourceStatus is what the controllers know of a PostgresSource.
@@ -142,6 +185,7 @@ type PostgresSourceStatus struct {
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Database",type=string,JSONPath=`.spec.database`
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.status.slots[0].holder`
+// +kubebuilder:printcolumn:name="WAL",type=string,JSONPath=`.status.slots[0].retainedWAL`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PostgresSource struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -7,11 +7,29 @@ import (
 )
 
 // StorageType names a store.
-// +kubebuilder:validation:Enum=Memory
+// +kubebuilder:validation:Enum=Memory;Persistent
 type StorageType string
 
-// StorageMemory keeps everything in memory and starts from a baseline.
-const StorageMemory StorageType = "Memory"
+// The stores.
+const (
+	// StorageMemory keeps everything in memory and starts from a baseline.
+	StorageMemory StorageType = "Memory"
+	// StoragePersistent keeps everything on a volume, and goes on from it after a
+	// restart.
+	StoragePersistent StorageType = "Persistent"
+)
+
+// DeletionPolicy says what becomes of something that outlives a resource.
+// +kubebuilder:validation:Enum=Retain;Delete
+type DeletionPolicy string
+
+// The policies.
+const (
+	// DeletionRetain keeps it.
+	DeletionRetain DeletionPolicy = "Retain"
+	// DeletionDelete deletes it.
+	DeletionDelete DeletionPolicy = "Delete"
+)
 
 // NodeSource is something a node takes data from: named, or given inline.
 // +kubebuilder:validation:XValidation:rule="[has(self.postgresSourceRef), has(self.fanoutSourceRef), has(self.postgres), has(self.fanout)].filter(x, x).size() == 1",message="A source must have exactly one of postgresSourceRef, fanoutSourceRef, postgres and fanout."
@@ -39,22 +57,96 @@ type NodeSource struct {
 }
 
 // NodeJournal bounds what a node keeps of its logs for readers to resume from.
+// +kubebuilder:validation:XValidation:rule="!has(self.maxBytes) || !has(self.limitBytes) || quantity(string(self.limitBytes)).compareTo(quantity(string(self.maxBytes))) >= 0",message="journal.limitBytes must be at least journal.maxBytes: between the two, entries are kept for durable readers that have yet to read them."
 type NodeJournal struct {
-	// MaxBytes of entries to keep over all logs; 256Mi when it is not set.
+	// MaxBytes of entries to keep over all logs. When it is not set: 256Mi in
+	// memory, 1Gi on a volume.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="journal.maxBytes must be a quantity from 1Mi to 1Ti, such as 256Mi."
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+
+	// LimitBytes is where entries go though a durable reader has yet to read
+	// them; up to there they are kept for it. Four times maxBytes when it is not
+	// set. Of persistent storage.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('4Ti')) <= 0",message="journal.limitBytes must be a quantity from 1Mi to 4Ti, such as 4Gi."
+	LimitBytes *resource.Quantity `json:"limitBytes,omitempty"`
+
+	// ReaderRetention is how long a durable reader that says nothing is waited
+	// for; 24h when it is not set. Of persistent storage.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('8784h')",message="journal.readerRetention must be a duration from 1m to 8784h, such as 24h."
+	ReaderRetention *metav1.Duration `json:"readerRetention,omitempty"`
+}
+
+// NodeCache is memory for what is read often.
+type NodeCache struct {
+	// MaxBytes of the cache; 64Mi when it is not set.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('8Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="cache.maxBytes must be a quantity from 8Mi to 1Ti, such as 64Mi."
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+}
+
+// NodeTombstones are deleted rows that are remembered for readers that were
+// away.
+type NodeTombstones struct {
+	// Retention is how long they are remembered; 24h when it is not set.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('8784h')",message="tombstones.retention must be a duration from 1m to 8784h, such as 24h."
+	Retention *metav1.Duration `json:"retention,omitempty"`
 }
 
 // NodeStorage says where a node keeps state, logs and cursors.
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'Persistent' || has(self.size)",message="storage.size is needed with the type Persistent: say how large the volume is to be, such as 10Gi."
+// +kubebuilder:validation:XValidation:rule="has(self.type) && self.type == 'Persistent' || !(has(self.size) || has(self.storageClassName) || has(self.persistentVolumeClaimRetentionPolicy) || has(self.cache) || has(self.tombstones) || has(self.journal) && (has(self.journal.limitBytes) || has(self.journal.readerRetention)))",message="size, storageClassName, persistentVolumeClaimRetentionPolicy, cache, tombstones, journal.limitBytes and journal.readerRetention are of the type Persistent: take them out, or set storage.type to Persistent."
+// +kubebuilder:validation:XValidation:rule="!has(self.size) || !has(oldSelf.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",message="storage.size can grow and never shrink, since no volume can: leave it as it is, or create another node."
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.size) || has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",message="storage.storageClassName cannot be changed, since no volume can change its class: leave it as it is, or create another node."
 type NodeStorage struct {
-	// Type of the store; Memory when it is not set.
+	// Type of the store; Memory when it is not set. A node may turn from Memory to
+	// Persistent, and not back.
 	// +optional
 	Type StorageType `json:"type,omitempty"`
+
+	// Size of the volume, of persistent storage. It may grow, where the storage
+	// class lets volumes grow.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be a quantity of at least 64Mi, such as 10Gi."
+	Size *resource.Quantity `json:"size,omitempty"`
+
+	// StorageClassName of the volume, of persistent storage; the cluster's default
+	// class when it is not set.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName *string `json:"storageClassName,omitempty"`
+
+	// PersistentVolumeClaimRetentionPolicy says what becomes of the claim for the
+	// volume when the node is deleted; Retain when it is not set. A node that is
+	// created again under the same name goes on from a claim that was kept.
+	// +optional
+	PersistentVolumeClaimRetentionPolicy DeletionPolicy `json:"persistentVolumeClaimRetentionPolicy,omitempty"`
+
+	// ScratchSize is how much may be spilled to the disk of the host, for parts of
+	// large transactions; a pod that spills more is evicted. Without limit when
+	// it is not set.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.scratchSize must be a quantity of at least 64Mi, such as 2Gi."
+	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 
 	// Journal bounds what is kept for readers to resume from.
 	// +optional
 	Journal *NodeJournal `json:"journal,omitempty"`
+
+	// Cache of a persistent store.
+	// +optional
+	Cache *NodeCache `json:"cache,omitempty"`
+
+	// Tombstones says how long a persistent store remembers deleted rows.
+	// +optional
+	Tombstones *NodeTombstones `json:"tombstones,omitempty"`
 }
 
 // ConsumerGrant allows a namespace to read from a node.
@@ -66,6 +158,8 @@ type ConsumerGrant struct {
 }
 
 // NodeServe says how a node serves those below it.
+// +kubebuilder:validation:XValidation:rule="!has(self.tokensSecretRef) || has(self.tls)",message="serve.tokensSecretRef needs serve.tls: a token sent in plain text is no secret."
+// +kubebuilder:validation:XValidation:rule="!has(self.permissions) || has(self.tokensSecretRef) || has(self.tls) && has(self.tls.clientCASecretRef)",message="serve.permissions need readers that say who they are: set serve.tokensSecretRef or serve.tls.clientCASecretRef."
 type NodeServe struct {
 	// Port of the replication protocol; 7400 when it is not set.
 	// +optional
@@ -81,6 +175,56 @@ type NodeServe struct {
 	// +listMapKey=namespace
 	// +kubebuilder:validation:MaxItems=64
 	AllowedConsumers []ConsumerGrant `json:"allowedConsumers,omitempty"`
+
+	// TLS of the replication port; without it the port is in plain text.
+	// +optional
+	TLS *ServeTLS `json:"tls,omitempty"`
+
+	// TokensSecretRef names the Secret with the tokens that readers may show:
+	// each key is the name of a reader, its value the reader's token. It is read
+	// again when it changes.
+	// +optional
+	TokensSecretRef *LocalReference `json:"tokensSecretRef,omitempty"`
+
+	// Permissions say which reader may read which tables. When they are not set,
+	// whoever is let in may read all; otherwise a reader that is not listed may
+	// read nothing.
+	// +optional
+	// +listType=map
+	// +listMapKey=reader
+	// +kubebuilder:validation:MaxItems=256
+	Permissions []ReadPermission `json:"permissions,omitempty"`
+}
+
+// ServeTLS protects what a node serves.
+type ServeTLS struct {
+	// SecretRef names the Secret, in the same namespace, whose keys tls.crt and
+	// tls.key hold the node's certificate and key. It is read again when it
+	// changes.
+	SecretRef LocalReference `json:"secretRef"`
+
+	// ClientCASecretRef names the Secret whose key ca.crt holds the authorities of
+	// readers' certificates. With it a reader must show a certificate, or a token
+	// where there are tokens; the common name of the certificate is the reader's
+	// name.
+	// +optional
+	ClientCASecretRef *LocalReference `json:"clientCASecretRef,omitempty"`
+}
+
+// ReadPermission lets a reader read tables.
+type ReadPermission struct {
+	// Reader is the name of a reader, or * for every one that is let in.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Reader string `json:"reader"`
+
+	// Tables that the reader may read; all when it is not set.
+	// +optional
+	// +listType=map
+	// +listMapKey=schema
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Tables []TableReference `json:"tables,omitempty"`
 }
 
 // NodePodTemplate is what may be said about a node's pods.
@@ -119,6 +263,9 @@ type NodePodTemplate struct {
 }
 
 // ReplicationNodeSpec says what a node replicates and how it runs.
+// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.storage) && has(oldSelf.storage.type) && oldSelf.storage.type == 'Persistent') || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="storage.type cannot go from Persistent back to Memory: readers rely on what the node keeps. Create another node with memory storage, and let its readers move to it."
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !(has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent') && !has(self.sinks)",message="replicas must be at most 1 for a node with persistent storage or sinks: it has one store, and one place in each sink. Put a node with replicas and memory storage below it."
+// +kubebuilder:validation:XValidation:rule="!has(self.sinks) || !self.sinks.exists(s, has(s.onReject) && s.onReject == 'DeadLetter') || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="onReject: DeadLetter needs persistent storage: what is put aside must outlive the pod. Set storage.type to Persistent, or onReject to Hold."
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !self.sources.exists(s, has(s.postgres) || has(s.postgresSourceRef))",message="replicas must be at most 1 for a node with a PostgreSQL source: a replication slot has one reader. Put a node with replicas below it."
 type ReplicationNodeSpec struct {
 	// Sources that the node takes data from.
@@ -131,6 +278,14 @@ type ReplicationNodeSpec struct {
 	// Storage of the node.
 	// +optional
 	Storage *NodeStorage `json:"storage,omitempty"`
+
+	// Sinks are the systems that the node delivers to.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Sinks []NodeSink `json:"sinks,omitempty"`
 
 	// Serve says how the node serves those below it.
 	// +optional
@@ -216,6 +371,10 @@ type NodeSourceStatus struct {
 	// +optional
 	Slot string `json:"slot,omitempty"`
 
+	// RetainedWAL is how much WAL the server keeps for the slot, in round numbers.
+	// +optional
+	RetainedWAL *resource.Quantity `json:"retainedWAL,omitempty"`
+
 	// Parent that the node reads from at present.
 	// +optional
 	Parent *ParentStatus `json:"parent,omitempty"`
@@ -225,6 +384,34 @@ type NodeSourceStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Candidates []CandidateStatus `json:"candidates,omitempty"`
+}
+
+// NodeSinkStatus is what is known of one sink of a node.
+type NodeSinkStatus struct {
+	// Name of the sink within the node.
+	Name string `json:"name"`
+
+	// State that the node reports.
+	// +optional
+	State string `json:"state,omitempty"`
+
+	// DeadLetters that were put aside and wait for a person.
+	// +optional
+	DeadLetters int64 `json:"deadLetters,omitempty"`
+}
+
+// NodeStorageStatus is what is known of a node's volume.
+type NodeStorageStatus struct {
+	// Claim is the name of the persistent volume claim.
+	Claim string `json:"claim"`
+
+	// Capacity of the volume.
+	// +optional
+	Capacity *resource.Quantity `json:"capacity,omitempty"`
+
+	// Used by the store, in round numbers.
+	// +optional
+	Used *resource.Quantity `json:"used,omitempty"`
 }
 
 // OriginStatus is how far a node is with one log.
@@ -276,6 +463,16 @@ type ReplicationNodeStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Sources []NodeSourceStatus `json:"sources,omitempty"`
+
+	// Sinks of the node.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Sinks []NodeSinkStatus `json:"sinks,omitempty"`
+
+	// Storage of the node, if it is persistent.
+	// +optional
+	Storage *NodeStorageStatus `json:"storage,omitempty"`
 
 	// Origins that the node carries logs of, at most 16.
 	// +optional

@@ -66,35 +66,77 @@ func checkNode(n *v1alpha1.ReplicationNode) (out []string) {
 	if postgres && n.Spec.Replicas != nil && *n.Spec.Replicas > 1 {
 		say("spec.replicas must be at most 1 for a node with a PostgreSQL source: a replication slot has one reader.")
 	}
+	return append(out, checkSinks(n)...)
+}
+
+func checkSinks(n *v1alpha1.ReplicationNode) (out []string) {
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	seen := map[string]bool{}
+	for i := range n.Spec.Sinks {
+		s := &n.Spec.Sinks[i]
+		if !sourceName.MatchString(s.Name) {
+			say("spec.sinks[%d].name must start with a lower case letter and hold at most 40 lower case letters, digits and dashes.", i)
+		}
+		if seen[s.Name] {
+			say("spec.sinks[%d].name is %q, as is another's: give each sink a name of its own.", i, s.Name)
+		}
+		seen[s.Name] = true
+		switch {
+		case count(s.Postgres != nil, s.HTTP != nil) != 1:
+			say("spec.sinks[%d] must have exactly one of postgres and http.", i)
+		case s.Postgres != nil:
+			for _, m := range checkServer(s.Postgres.Hosts, s.Postgres.Database, s.Postgres.CredentialsSecretRef, s.Postgres.TLS) {
+				say("spec.sinks[%d]: %s", i, m)
+			}
+		}
+		if s.OnReject == v1alpha1.RejectDeadLetter && !Persistent(n) {
+			say("spec.sinks[%d].onReject: DeadLetter needs persistent storage: what is put aside must outlive the pod.", i)
+		}
+		for _, m := range checkTables(s.Tables) {
+			say("spec.sinks[%d]: %s", i, m)
+		}
+	}
+	if (Persistent(n) || len(n.Spec.Sinks) > 0) && n.Spec.Replicas != nil && *n.Spec.Replicas > 1 {
+		say("spec.replicas must be at most 1 for a node with persistent storage or sinks.")
+	}
+	if Persistent(n) && n.Spec.Storage.Size == nil {
+		say("spec.storage.size is needed with the type Persistent: say how large the volume is to be, such as 10Gi.")
+	}
 	return out
 }
 
-func checkPostgres(s *v1alpha1.PostgresSourceSpec) (out []string) {
+func checkPostgres(s *v1alpha1.PostgresSourceSpec) []string {
+	out := checkServer(s.Hosts, s.Database, s.CredentialsSecretRef, s.TLS)
+	if s.Slot != nil && s.Slot.Name != "" && !slotName.MatchString(s.Slot.Name) {
+		out = append(out, "slot.name may hold lower case letters, digits and underscores only, at most 63 of them.")
+	}
+	if len(s.Tables) == 0 {
+		out = append(out, "tables is empty: give at least one table.")
+	}
+	return append(out, checkTables(s.Tables)...)
+}
+
+// checkServer checks what it takes to connect to a PostgreSQL server.
+func checkServer(hosts []v1alpha1.PostgresHost, database string, credentials v1alpha1.LocalReference, tls *v1alpha1.PostgresTLS) (out []string) {
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	if len(s.Hosts) == 0 {
+	if len(hosts) == 0 {
 		say("hosts is empty: give at least one host.")
 	}
-	for i, h := range s.Hosts {
+	for i, h := range hosts {
 		if h.Host == "" {
 			say("hosts[%d].host is empty.", i)
 		}
 	}
-	if s.Database == "" {
+	if database == "" {
 		say("database is empty.")
 	}
-	if s.CredentialsSecretRef.Name == "" {
+	if credentials.Name == "" {
 		say("credentialsSecretRef.name is empty: name the Secret with the keys %s and %s.", SecretUsername, SecretPassword)
 	}
-	if s.Slot != nil && !slotName.MatchString(s.Slot.Name) {
-		say("slot.name may hold lower case letters, digits and underscores only, at most 63 of them.")
+	if tls != nil && strings.HasPrefix(string(tls.Mode), "Verify") && tls.CASecretRef == nil {
+		say("tls.caSecretRef is needed with the mode %s.", tls.Mode)
 	}
-	if s.TLS != nil && strings.HasPrefix(string(s.TLS.Mode), "Verify") && s.TLS.CASecretRef == nil {
-		say("tls.caSecretRef is needed with the mode %s.", s.TLS.Mode)
-	}
-	if len(s.Tables) == 0 {
-		say("tables is empty: give at least one table.")
-	}
-	return append(out, checkTables(s.Tables)...)
+	return out
 }
 
 func checkFanout(s *v1alpha1.FanoutSourceSpec) (out []string) {
@@ -116,7 +158,11 @@ func checkFanout(s *v1alpha1.FanoutSourceSpec) (out []string) {
 			say("upstreams[%d].address must be host:port or dns:///host:port.", i)
 		}
 	}
-	return append(out, checkTables(s.Tables)...)
+	names := make([]v1alpha1.TableReference, len(s.Tables))
+	for i := range s.Tables {
+		names[i] = s.Tables[i].TableReference
+	}
+	return append(out, checkTables(names)...)
 }
 
 func checkTables(ts []v1alpha1.TableReference) (out []string) {

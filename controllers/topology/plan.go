@@ -86,8 +86,11 @@ type Node struct {
 	Depth int32
 	// Children have this node for their active parent, by name.
 	Children []Key
-	// SlotHolder says that a source of the node reads by a replication slot.
-	SlotHolder bool
+	// Single says that at most one pod of the node may run at a time: it reads by a
+	// replication slot, keeps a store or fills sinks.
+	Single bool
+	// Secrets that the node uses, each once.
+	Secrets []SecretUse
 }
 
 // Source is a source of a node with its reference resolved: exactly one of
@@ -102,6 +105,8 @@ type Source struct {
 type Postgres struct {
 	Spec        *v1alpha1.PostgresSourceSpec
 	Slot        string
+	Permanent   bool // the slot outlives the connection
+	DropSlot    bool // and must not outlive the node
 	Publication string
 	Managed     bool
 }
@@ -148,6 +153,14 @@ type SourcePlan struct {
 type Slot struct {
 	Name   string
 	Holder Key
+	Source string // of the node
+	// Permanent says that the slot outlives the connection of its holder.
+	Permanent bool
+}
+
+// Persistent says whether a node keeps its store on a volume.
+func Persistent(n *v1alpha1.ReplicationNode) bool {
+	return n.Spec.Storage != nil && n.Spec.Storage.Type == v1alpha1.StoragePersistent
 }
 
 // ServiceAddress is the address of a node's Service as a gRPC target; it

@@ -32,7 +32,7 @@ func drawNode(t *rapid.T, name string) v1alpha1.ReplicationNode {
 			up := rapid.SliceOfNDistinct(rapid.SampledFrom(append([]string{"missing", "far:1"}, allNames...)), 1, 3, rapid.ID).Draw(t, "parents")
 			s.Fanout = upstreams(up...)
 			for _, table := range rapid.SliceOfNDistinct(rapid.SampledFrom(allTables), 0, 2, rapid.ID).Draw(t, "tables") {
-				s.Fanout.Tables = append(s.Fanout.Tables, v1alpha1.TableReference{Schema: "public", Name: table})
+				s.Fanout.Tables = append(s.Fanout.Tables, v1alpha1.FanoutTable{TableReference: v1alpha1.TableReference{Schema: "public", Name: table}})
 			}
 		}
 		n.Spec.Sources = append(n.Spec.Sources, s)
@@ -59,7 +59,7 @@ func edgesFor(nodes []v1alpha1.ReplicationNode, table string, pick func(n v1alph
 			if s.Fanout == nil {
 				continue
 			}
-			carries := len(s.Fanout.Tables) == 0 || slices.Contains(s.Fanout.Tables, v1alpha1.TableReference{Schema: "public", Name: table})
+			carries := len(s.Fanout.Tables) == 0 || slices.ContainsFunc(s.Fanout.Tables, func(ft v1alpha1.FanoutTable) bool { return ft.Name == table })
 			if parent, ok := pick(n, s); ok && carries {
 				up[n.Name] = append(up[n.Name], parent)
 			}

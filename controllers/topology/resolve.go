@@ -20,10 +20,11 @@ func (p *planner) resolve() {
 		for _, m := range checkPostgres(&s.spec.Spec) {
 			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
 		}
-		p.checkSecrets(&s.resolved, s.spec.Namespace, &s.spec.Spec)
+		p.checkSecrets(&s.resolved, s.spec.Namespace, PostgresSecrets(&s.spec.Spec))
 	}
 	for _, k := range sortedKeys(p.sources.fanout) {
 		s := p.sources.fanout[k]
+		p.checkSecrets(&s.resolved, k.Namespace, FanoutSecrets(&s.spec.Spec))
 		for _, m := range checkFanout(&s.spec.Spec) {
 			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
 		}
@@ -43,6 +44,12 @@ func (p *planner) resolveNode(d *draft) {
 	if d.accepted.reason != "" {
 		return
 	}
+	d.Single = Persistent(d.spec) || len(d.spec.Spec.Sinks) > 0
+	d.Secrets = nodeSecrets(d.spec)
+	defer func() {
+		d.Secrets = merge(d.Secrets)
+		p.checkSecrets(&d.resolved, d.Key.Namespace, d.Secrets)
+	}()
 	for i := range d.spec.Spec.Sources {
 		s := &d.spec.Spec.Sources[i]
 		switch {
@@ -52,7 +59,7 @@ func (p *planner) resolveNode(d *draft) {
 			p.fanout(d, s.Name, s.Fanout)
 		case s.PostgresSourceRef != nil:
 			ref := Key{Namespace: d.Key.Namespace, Name: s.PostgresSourceRef.Name}
-			d.SlotHolder = true
+			d.Single = true
 			src := p.sources.postgres[ref]
 			if src == nil {
 				d.resolved.add(v1alpha1.ReasonSourceNotFound, "The PostgresSource %s, which the source %s names, does not exist.", ref.Name, s.Name)
@@ -82,12 +89,15 @@ func (p *planner) resolveNode(d *draft) {
 }
 
 func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.PostgresSourceSpec) {
-	d.SlotHolder = true
-	p.checkSecrets(&d.resolved, d.Key.Namespace, spec)
+	d.Single = true
+	d.Secrets = append(d.Secrets, PostgresSecrets(spec)...)
 	owner := []string{d.Key.Namespace, d.Key.Name, name}
-	out := &Postgres{Spec: spec, Slot: derivedName(owner...), Managed: true}
-	if spec.Slot != nil {
-		out.Slot = spec.Slot.Name
+	out := &Postgres{Spec: spec, Slot: derivedName(owner...), Permanent: Persistent(d.spec), Managed: true}
+	if slot := spec.Slot; slot != nil {
+		if slot.Name != "" {
+			out.Slot = slot.Name
+		}
+		out.DropSlot = out.Permanent && slot.DeletionPolicy == v1alpha1.DeletionDelete
 	}
 	if ref != (Key{}) {
 		owner = []string{ref.Namespace, ref.Name}
@@ -106,6 +116,7 @@ func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.Postgr
 
 func (p *planner) fanout(d *draft, name string, spec *v1alpha1.FanoutSourceSpec) {
 	d.Sources = append(d.Sources, Source{Name: name, Fanout: spec})
+	d.Secrets = append(d.Secrets, FanoutSecrets(spec)...)
 	w := WiredSource{Name: name}
 	w.Candidates, d.first[name] = p.candidates(&d.findings, d.Key.Namespace, d.Key, spec)
 	w.Policy = policy(spec.Failover)
@@ -197,46 +208,6 @@ func permitted(parent *v1alpha1.ReplicationNode, namespace string) bool {
 	return parent.Spec.Serve != nil && slices.ContainsFunc(parent.Spec.Serve.AllowedConsumers, func(g v1alpha1.ConsumerGrant) bool {
 		return g.Namespace == namespace || g.Namespace == "*"
 	})
-}
-
-// Keys of Secrets.
-const (
-	SecretUsername = "username"
-	SecretPassword = "password"
-	SecretCA       = "ca.crt"
-)
-
-// SecretUse is a Secret that a PostgreSQL source uses, and the keys of it.
-type SecretUse struct {
-	Name string
-	Keys []string
-}
-
-// Secrets lists the Secrets that a PostgreSQL source uses.
-func Secrets(spec *v1alpha1.PostgresSourceSpec) []SecretUse {
-	out := []SecretUse{{spec.CredentialsSecretRef.Name, []string{SecretUsername, SecretPassword}}}
-	if spec.TLS != nil && spec.TLS.CASecretRef != nil {
-		out = append(out, SecretUse{spec.TLS.CASecretRef.Name, []string{SecretCA}})
-	}
-	return out
-}
-
-func (p *planner) checkSecrets(f *fault, namespace string, spec *v1alpha1.PostgresSourceSpec) {
-	if p.in.Secrets == nil {
-		return
-	}
-	for _, use := range Secrets(spec) {
-		keys, ok := p.in.Secrets[Key{Namespace: namespace, Name: use.Name}]
-		if !ok {
-			f.add(v1alpha1.ReasonSecretNotFound, "The Secret %s does not exist.", use.Name)
-			continue
-		}
-		for _, k := range use.Keys {
-			if !slices.Contains(keys, k) {
-				f.add(v1alpha1.ReasonSecretNotFound, "The Secret %s has no key %s.", use.Name, k)
-			}
-		}
-	}
 }
 
 // derivedName makes a name for something in PostgreSQL that belongs to a

@@ -75,7 +75,7 @@ func (p *planner) claimSlots() {
 	const mend = "Give each a slot of its own, or put a node below the one that holds it."
 	var claims []claim
 	for _, k := range sortedKeys(p.sources.postgres) {
-		if s := p.sources.postgres[k].spec; s.Spec.Slot != nil {
+		if s := p.sources.postgres[k].spec; s.Spec.Slot != nil && s.Spec.Slot.Name != "" {
 			claims = append(claims, newClaim(s, "PostgresSource", s.Spec.Slot.Name, &s.Spec))
 		}
 	}
@@ -90,6 +90,7 @@ func (p *planner) claimSlots() {
 	type use struct {
 		d   *draft
 		ref Key
+		of  *Source
 	}
 	var uses []use
 	for _, d := range p.order {
@@ -107,7 +108,7 @@ func (p *planner) claimSlots() {
 				continue
 			}
 			claims = append(claims, newClaim(d.spec, "ReplicationNode", pg.Slot, pg.Spec))
-			uses = append(uses, use{d, ref})
+			uses = append(uses, use{d, ref, &d.Sources[i]})
 		}
 	}
 	taken := map[int]bool{}
@@ -117,7 +118,7 @@ func (p *planner) claimSlots() {
 	})
 	for i, u := range uses {
 		if s := p.sources.postgres[u.ref]; s != nil && !taken[i] {
-			s.slots = append(s.slots, Slot{Name: claims[i].slot, Holder: u.d.Key})
+			s.slots = append(s.slots, Slot{Name: claims[i].slot, Holder: u.d.Key, Source: u.of.Name, Permanent: u.of.Postgres.Permanent})
 		}
 	}
 }

@@ -141,7 +141,7 @@ func TestThreeLevels(t *testing.T) {
 	wantParents(t, p, "east", "root")
 	for name, depth := range map[string]int32{"root": 0, "east": 1, "west": 1, "edge": 2} {
 		n := p.Nodes[key(name)]
-		if n.Depth != depth || n.Action != topology.Apply || n.Wiring.Epoch != 1 || n.SlotHolder != (name == "root") {
+		if n.Depth != depth || n.Action != topology.Apply || n.Wiring.Epoch != 1 || n.Single != (name == "root") {
 			t.Errorf("%s: %+v", name, n)
 		}
 		for _, c := range n.Conditions {
@@ -323,7 +323,7 @@ func TestCaseK19(t *testing.T) {
 	wantCondition(t, p, "b", v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
 	wantCondition(t, p, "c", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonSlotConflict, "ReplicationNode shop/b")
 	wantCondition(t, p, "d", v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "")
-	if d := cmp.Diff([]topology.Slot{{Name: "tributary", Holder: key("b")}}, p.PostgresSources[key("old")].Slots); d != "" {
+	if d := cmp.Diff([]topology.Slot{{Name: "tributary", Holder: key("b"), Source: "db"}}, p.PostgresSources[key("old")].Slots); d != "" {
 		t.Error(d)
 	}
 
@@ -441,7 +441,7 @@ func TestLoopsPerTable(t *testing.T) {
 	restricted := func(name, parent string, tables ...string) v1alpha1.ReplicationNode {
 		n := node(name, parent)
 		for _, table := range tables {
-			n.Spec.Sources[0].Fanout.Tables = append(n.Spec.Sources[0].Fanout.Tables, v1alpha1.TableReference{Schema: "public", Name: table})
+			n.Spec.Sources[0].Fanout.Tables = append(n.Spec.Sources[0].Fanout.Tables, v1alpha1.FanoutTable{TableReference: v1alpha1.TableReference{Schema: "public", Name: table}})
 		}
 		n.Spec.Sources = append(n.Spec.Sources, v1alpha1.NodeSource{Name: "db", Postgres: database("db-" + name)})
 		return n

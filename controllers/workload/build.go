@@ -232,12 +232,17 @@ func (b *builder) workload() any {
 		replicas = *b.n.Spec.Replicas
 	}
 	match := metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))
-	if b.plan.SlotHolder {
+	if b.plan.Single {
 		// Parallel, since an ordered StatefulSet never replaces a pod that has not
 		// become ready, whatever is mended in its configuration.
-		return appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
-			WithSpec(appsac.StatefulSetSpec().WithReplicas(replicas).WithServiceName(b.n.Name).
-				WithPodManagementPolicy(appsv1.ParallelPodManagement).WithSelector(match).WithTemplate(b.pod()))
+		spec := appsac.StatefulSetSpec().WithReplicas(replicas).WithServiceName(b.n.Name).
+			WithPodManagementPolicy(appsv1.ParallelPodManagement).
+			WithUpdateStrategy(appsac.StatefulSetUpdateStrategy().WithType(appsv1.RollingUpdateStatefulSetStrategyType)).
+			WithSelector(match).WithTemplate(b.pod())
+		if topology.Persistent(b.n) {
+			spec.WithVolumeClaimTemplates(b.claim()).WithPersistentVolumeClaimRetentionPolicy(b.retention())
+		}
+		return appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
 	}
 	// A pod is added before one is taken away, so that readers have a place to
 	// move to.

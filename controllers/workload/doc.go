@@ -1,7 +1,7 @@
 // Package workload turns a node and its plan into Kubernetes objects. It is
 // pure: the same node and plan give the same objects, byte for byte.
 //
-// A node becomes a Deployment, or a StatefulSet if it holds a replication slot;
+// A node becomes a Deployment, or a StatefulSet if at most one pod of it may run;
 // a headless Service, so that clients see each replica; two ConfigMaps; a
 // ServiceAccount without a token; a PodDisruptionBudget and a NetworkPolicy.
 //

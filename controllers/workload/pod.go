@@ -26,6 +26,9 @@ const (
 	// its readers to move; margin is what a pod may take beyond draining.
 	preStopSeconds = 2
 	marginSeconds  = 10
+
+	// openSeconds is how long a node may take to open its store.
+	openSeconds = 600
 )
 
 func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
@@ -39,14 +42,15 @@ func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
 	annotations[AnnotationConfigHash] = b.hash
 
 	volumes, mounts := b.volumes()
+	if topology.Persistent(b.n) {
+		mounts = append(mounts, coreac.VolumeMount().WithName(claimName).WithMountPath(volumeDir))
+	}
 	spec := coreac.PodSpec().
 		WithServiceAccountName(b.n.Name).
 		WithAutomountServiceAccountToken(false).
 		WithEnableServiceLinks(false).
 		WithTerminationGracePeriodSeconds(b.gracePeriod()).
-		WithSecurityContext(coreac.PodSecurityContext().
-			WithRunAsNonRoot(true).WithRunAsUser(nodeUser).WithRunAsGroup(nodeUser).WithFSGroup(nodeUser).
-			WithSeccompProfile(coreac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
+		WithSecurityContext(podSecurity()).
 		WithVolumes(volumes...).
 		WithContainers(b.container(mounts))
 	if template != nil {
@@ -68,6 +72,22 @@ func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
 	return coreac.PodTemplateSpec().WithLabels(podLabels).WithAnnotations(annotations).WithSpec(spec)
 }
 
+// podSecurity and containerSecurity are what the standard "restricted" asks for.
+// The volume's files are given to the group of the node's user, once.
+func podSecurity() *coreac.PodSecurityContextApplyConfiguration {
+	return coreac.PodSecurityContext().
+		WithRunAsNonRoot(true).WithRunAsUser(nodeUser).WithRunAsGroup(nodeUser).
+		WithFSGroup(nodeUser).WithFSGroupChangePolicy(corev1.FSGroupChangeOnRootMismatch).
+		WithSeccompProfile(coreac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))
+}
+
+func containerSecurity() *coreac.SecurityContextApplyConfiguration {
+	return coreac.SecurityContext().
+		WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).WithRunAsNonRoot(true).
+		WithCapabilities(coreac.Capabilities().WithDrop("ALL")).
+		WithSeccompProfile(coreac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))
+}
+
 func (b *builder) container(mounts []*coreac.VolumeMountApplyConfiguration) *coreac.ContainerApplyConfiguration {
 	field := func(name, path string) *coreac.EnvVarApplyConfiguration {
 		return coreac.EnvVar().WithName(name).WithValueFrom(coreac.EnvVarSource().WithFieldRef(coreac.ObjectFieldSelector().WithAPIVersion("v1").WithFieldPath(path)))
@@ -87,10 +107,10 @@ func (b *builder) container(mounts []*coreac.VolumeMountApplyConfiguration) *cor
 		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(10).WithFailureThreshold(6)).
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(2).WithFailureThreshold(3)).
 		WithLifecycle(coreac.Lifecycle().WithPreStop(coreac.LifecycleHandler().WithSleep(coreac.SleepAction().WithSeconds(preStopSeconds)))).
-		WithSecurityContext(coreac.SecurityContext().
-			WithAllowPrivilegeEscalation(false).WithReadOnlyRootFilesystem(true).WithRunAsNonRoot(true).
-			WithCapabilities(coreac.Capabilities().WithDrop("ALL")).
-			WithSeccompProfile(coreac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault)))
+		WithSecurityContext(containerSecurity())
+	if topology.Persistent(b.n) { // a large store takes a while to open
+		c.WithStartupProbe(probe("/healthz").WithPeriodSeconds(2).WithFailureThreshold(openSeconds / 2))
+	}
 	if r := b.n.Spec.Resources; r != nil {
 		c.WithResources(as[coreac.ResourceRequirementsApplyConfiguration](r))
 		if limit, ok := r.Limits[corev1.ResourceMemory]; ok { // the collector works harder before the kernel kills
@@ -124,24 +144,17 @@ func (b *builder) volumes() (volumes []*coreac.VolumeApplyConfiguration, mounts 
 	}
 	add(configMap(StaticName(b.n.Name)), "static", staticDir, true)
 	add(configMap(WiringName(b.n.Name)), "wiring", wiringDir, true)
-	add(coreac.Volume().WithEmptyDir(coreac.EmptyDirVolumeSource()), "scratch", "/tmp", false)
-	for i, s := range b.plan.Sources {
-		if s.Postgres == nil {
-			continue
+	scratch := coreac.EmptyDirVolumeSource()
+	if st := b.n.Spec.Storage; st != nil && st.ScratchSize != nil {
+		scratch.WithSizeLimit(*st.ScratchSize)
+	}
+	add(coreac.Volume().WithEmptyDir(scratch), "scratch", scratchDir, false)
+	for i, use := range b.plan.Secrets {
+		secret := coreac.SecretVolumeSource().WithSecretName(use.Name).WithDefaultMode(0o440)
+		for _, k := range use.Keys {
+			secret.WithItems(coreac.KeyToPath().WithKey(k).WithPath(k))
 		}
-		// One Secret may hold both the login and the authority: one mount then.
-		at := map[string]*coreac.SecretVolumeSourceApplyConfiguration{}
-		for _, use := range topology.Secrets(s.Postgres.Spec) {
-			secret, ok := at[use.Name]
-			if !ok {
-				secret = coreac.SecretVolumeSource().WithSecretName(use.Name).WithDefaultMode(0o440)
-				at[use.Name] = secret
-				add(coreac.Volume().WithSecret(secret), fmt.Sprintf("secret-%d-%d", i, len(at)), mountedAt(s.Name, use.Name), true)
-			}
-			for _, k := range use.Keys {
-				secret.WithItems(coreac.KeyToPath().WithKey(k).WithPath(k))
-			}
-		}
+		add(coreac.Volume().WithSecret(secret), fmt.Sprintf("secret-%d", i), mountedAt(use.Name), true)
 	}
 	return volumes, mounts
 }

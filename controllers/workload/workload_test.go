@@ -101,8 +101,8 @@ func TestSlotHolder(t *testing.T) {
 	}
 	want := &nodeconfig.Postgres{
 		Hosts: []nodeconfig.Host{{Host: "db.example", Port: 5432}}, Database: "shop",
-		UserFile: "/etc/tributary/secrets/db/login/username", PasswordFile: "/etc/tributary/secrets/db/login/password",
-		SSLMode: "verify-full", SSLRootCert: "/etc/tributary/secrets/db/login/ca.crt",
+		UserFile: "/etc/tributary/secrets/login/username", PasswordFile: "/etc/tributary/secrets/login/password",
+		SSLMode: "verify-full", SSLRootCert: "/etc/tributary/secrets/login/ca.crt", TargetSessionAttrs: "read-write",
 		Publication: nodeconfig.Publication{Name: c.Sources[0].Postgres.Publication.Name, Managed: true},
 		Slot:        c.Sources[0].Postgres.Slot,
 		Tables:      []nodeconfig.Table{{Schema: "public", Name: "orders"}},

@@ -188,9 +188,10 @@ func (r *runner) place(ctx context.Context, n *topology.Node) error {
 func (r *runner) nodeConfig(n *topology.Node, wiringFile string) *nodeconfig.Config {
 	cfg := workload.Config(r.nodes[n.Key], n, workload.Layout{
 		WiringFile: wiringFile,
-		SecretDir: func(_, secret string) string {
+		SecretDir: func(secret string) string {
 			return r.secretDir(topology.Key{Namespace: n.Key.Namespace, Name: secret})
 		},
+		StoreDir: filepath.Join(filepath.Dir(wiringFile), "store"),
 		Listen: nodeconfig.Listen{Replication: r.replication(n.Key), HTTP: r.http(n.Key)},
 	})
 	cfg.DrainTimeout = min(cfg.DrainTimeout, maxDrain)

@@ -143,14 +143,21 @@ func build(o Options) (*node, error) {
 
 func (n *node) source(s *nodeconfig.Source) (engine.SyncSource, error) {
 	if s.Postgres != nil {
-		return postgresSource(s.Postgres)
+		return postgresSource(s.Postgres, n.cfg.Storage.Type == nodeconfig.StoragePebble)
 	}
 	return n.fanoutSource(s)
 }
 
-// postgresSource makes a source of its configuration. A password never stands
-// in the connection string: it is read for each connection.
-func postgresSource(p *nodeconfig.Postgres) (engine.SyncSource, error) {
+// postgresSource makes a source of its configuration. A durable store goes on
+// from where it was, so its slot is permanent.
+func postgresSource(p *nodeconfig.Postgres, durable bool) (engine.SyncSource, error) {
+	return postgres.New(postgresConfig(p, durable))
+}
+
+// postgresConfig is the configuration of a source. A password never stands in
+// the connection string: it is read for each connection, and so are the files
+// that the string names.
+func postgresConfig(p *nodeconfig.Postgres, durable bool) postgres.Config {
 	u := url.URL{Scheme: "postgres", Path: "/" + p.Database}
 	hosts := ""
 	for i, h := range p.Hosts {
@@ -160,20 +167,22 @@ func postgresSource(p *nodeconfig.Postgres) (engine.SyncSource, error) {
 		hosts += net.JoinHostPort(h.Host, fmt.Sprint(h.Port))
 	}
 	u.Host = hosts
-	q := url.Values{"sslmode": {p.SSLMode}, "target_session_attrs": {"read-write"}}
-	if p.SSLRootCert != "" {
-		q.Set("sslrootcert", p.SSLRootCert)
+	q := url.Values{"sslmode": {p.SSLMode}, "target_session_attrs": {p.TargetSessionAttrs}}
+	for name, path := range map[string]string{"sslrootcert": p.SSLRootCert, "sslcert": p.SSLCert, "sslkey": p.SSLKey} {
+		if path != "" {
+			q.Set(name, path)
+		}
 	}
 	u.RawQuery = q.Encode()
 	tables := make([]engine.TableName, len(p.Tables))
 	for i, t := range p.Tables {
 		tables[i] = engine.TableName{Schema: t.Schema, Name: t.Name}
 	}
-	return postgres.New(postgres.Config{
+	return postgres.Config{
 		ConnString:  u.String(),
 		Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
-		Tables:      tables, Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot,
-	})
+		Tables:      tables, Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot, Permanent: durable,
+	}
 }
 
 func (n *node) metricsHandler() http.Handler {

@@ -18,6 +18,9 @@ var (
 	Orderings   = []string{"Total", "PerLog", "PerKey", "Unordered"}
 	SSLModes    = []string{SSLDisable, SSLPrefer, SSLRequire, SSLVerifyCA, SSLVerifyFull}
 	failbacks   = []string{FailbackAutomatic, FailbackManual}
+	Operators   = []string{OperatorEqual, OperatorIn, OperatorPrefix}
+
+	TargetSessionAttrs = []string{TargetAny, TargetReadWrite, TargetReadOnly, TargetPrimary, TargetStandby, TargetPreferStandby}
 )
 
 var (
@@ -31,6 +34,13 @@ const (
 	maxCandidates = 64
 	maxTables     = 512
 	maxHosts      = 8
+	maxSinks      = 16
+
+	maxPermissions = 256
+	maxColumns     = 1600
+	maxConditions  = 16
+	maxValues      = 256
+	maxValue       = 1024
 )
 
 func (c *Config) check(p *problems) {
@@ -64,6 +74,14 @@ func (c *Config) check(p *problems) {
 			s.Fanout.check(p, path+".fanout")
 		}
 	}
+	count(p, "sinks", len(c.Sinks), 0, maxSinks)
+	unique = uniqueness(p)
+	for i := range c.Sinks {
+		path := fmt.Sprintf("sinks[%d]", i)
+		c.Sinks[i].check(p, path, c.Storage.Type)
+		unique(path+".name", c.Sinks[i].Name)
+	}
+	c.Serve.check(p)
 	if fanout && c.WiringFile == "" {
 		p.at("wiringFile", "is missing", "name the file that holds the parents of the fan-out sources")
 	}
@@ -102,24 +120,11 @@ func (s *Storage) check(p *problems) {
 }
 
 func (s *Postgres) check(p *problems, path string) {
-	count(p, path+".hosts", len(s.Hosts), 1, maxHosts)
-	for i, h := range s.Hosts {
-		at := fmt.Sprintf("%s.hosts[%d]", path, i)
-		text(p, at+".host", h.Host, 1, 253)
-		between(p, at+".port", h.Port, 1, 65535, "from 1 to 65535")
-	}
+	hosts(p, path+".hosts", s.Hosts)
 	text(p, path+".database", s.Database, 1, 63)
-	if (s.User == "") == (s.UserFile == "") {
-		p.at(path, "must have exactly one of user and userFile", "say who logs in")
-	}
-	text(p, path+".user", s.User, 0, 63)
-	text(p, path+".userFile", s.UserFile, 0, 4096)
-	text(p, path+".passwordFile", s.PasswordFile, 0, 4096)
-	oneOf(p, path+".sslMode", s.SSLMode, SSLModes)
-	text(p, path+".sslRootCert", s.SSLRootCert, 0, 4096)
-	if strings.HasPrefix(s.SSLMode, "verify-") && s.SSLRootCert == "" {
-		p.at(path+".sslRootCert", "is missing", "sslMode "+s.SSLMode+" needs the file with the authority's certificate")
-	}
+	login(p, path, s.User, s.UserFile, s.PasswordFile)
+	ssl(p, path, s.SSLMode, s.SSLRootCert, s.SSLCert, s.SSLKey)
+	oneOf(p, path+".targetSessionAttrs", s.TargetSessionAttrs, TargetSessionAttrs)
 	text(p, path+".publication.name", s.Publication.Name, 1, 63)
 	pattern(p, path+".slot", s.Slot, slotName, "use lower case letters, digits and underscores, at most 63")
 	count(p, path+".tables", len(s.Tables), 1, maxTables)
@@ -130,8 +135,43 @@ func (f *Fanout) check(p *problems, path string) {
 	oneOf(p, path+".comparator", f.Comparator, Comparators)
 	oneOf(p, path+".ordering", f.Ordering, Orderings)
 	count(p, path+".tables", len(f.Tables), 0, maxTables)
-	tables(p, path+".tables", f.Tables)
+	names := make([]Table, len(f.Tables))
+	for i, t := range f.Tables {
+		names[i] = Table{t.Schema, t.Name}
+		t.check(p, fmt.Sprintf("%s.tables[%d]", path, i))
+	}
+	tables(p, path+".tables", names)
+	f.TLS.check(p, path+".tls")
+	text(p, path+".tokenFile", f.TokenFile, 0, 4096)
+	if f.TokenFile != "" && f.TLS == nil {
+		p.at(path+".tokenFile", "is set, and tls is not", "set tls, if only to {}: a token sent in plain text is no secret")
+	}
 	between(p, path+".pauseBuffer.maxBytes", f.PauseBuffer.MaxBytes, 1<<16, 1<<40, "from 64Ki to 1Ti")
+}
+
+func (t *FanoutTable) check(p *problems, path string) {
+	count(p, path+".columns", len(t.Columns), 0, maxColumns)
+	unique := uniqueness(p)
+	for i, c := range t.Columns {
+		at := fmt.Sprintf("%s.columns[%d]", path, i)
+		text(p, at, c, 1, 63)
+		unique(at, c)
+	}
+	count(p, path+".where", len(t.Where), 0, maxConditions)
+	for i, c := range t.Where {
+		at := fmt.Sprintf("%s.where[%d]", path, i)
+		text(p, at+".column", c.Column, 1, 63)
+		oneOf(p, at+".operator", c.Operator, Operators)
+		count(p, at+".values", len(c.Values), 1, maxValues)
+		if c.Operator != OperatorIn && len(c.Values) > 1 {
+			p.at(at+".values", fmt.Sprintf("has %d items", len(c.Values)), "give one, or use the operator In")
+		}
+		for j, v := range c.Values {
+			if len(v) > maxValue {
+				p.at(fmt.Sprintf("%s.values[%d]", at, j), fmt.Sprintf("is %d bytes long", len(v)), fmt.Sprintf("use at most %d", maxValue))
+			}
+		}
+	}
 }
 
 func (w *Wiring) check(p *problems) {

@@ -21,6 +21,10 @@ type Config struct {
 	Storage Storage `yaml:"storage"`
 	// Sources are what it takes data from, at least one, with distinct names.
 	Sources []Source `yaml:"sources"`
+	// Sinks are what it delivers to, with distinct names.
+	Sinks []Sink `yaml:"sinks,omitempty"`
+	// Serve says who may read from it, and how that is protected.
+	Serve Serve `yaml:"serve,omitempty"`
 	// Limits bound what peers can make the node hold.
 	Limits Limits `yaml:"limits"`
 	// DrainTimeout is how long a node that ends waits for readers to move.
@@ -111,12 +115,27 @@ type Postgres struct {
 	PasswordFile string `yaml:"passwordFile,omitempty"`
 	SSLMode      string `yaml:"sslMode"`
 	// SSLRootCert is the path of the authorities' certificates.
-	SSLRootCert string      `yaml:"sslRootCert,omitempty"`
-	Publication Publication `yaml:"publication"`
+	SSLRootCert string `yaml:"sslRootCert,omitempty"`
+	// SSLCert and SSLKey are the paths of the certificate to show and its key.
+	SSLCert string `yaml:"sslCert,omitempty"`
+	SSLKey  string `yaml:"sslKey,omitempty"`
+	// TargetSessionAttrs says which of the hosts is taken, as libpq names it.
+	TargetSessionAttrs string      `yaml:"targetSessionAttrs"`
+	Publication        Publication `yaml:"publication"`
 	// Slot names the replication slot; a memory store makes it a temporary one.
 	Slot   string  `yaml:"slot"`
 	Tables []Table `yaml:"tables"`
 }
+
+// What a server may be asked to be, as libpq names it.
+const (
+	TargetAny           = "any"
+	TargetReadWrite     = "read-write"
+	TargetReadOnly      = "read-only"
+	TargetPrimary       = "primary"
+	TargetStandby       = "standby"
+	TargetPreferStandby = "prefer-standby"
+)
 
 // Host is an address of a PostgreSQL server.
 type Host struct {
@@ -146,9 +165,77 @@ type Fanout struct {
 	// Ordering is what the upstream promises.
 	Ordering string `yaml:"ordering"`
 	// Tables to take; all when empty.
-	Tables []Table `yaml:"tables,omitempty"`
+	Tables []FanoutTable `yaml:"tables,omitempty"`
+	// TLS protects the connections to the parents; nil: plain text.
+	TLS *ClientTLS `yaml:"tls,omitempty"`
+	// TokenFile is the path of the token that is shown to the parents.
+	TokenFile string `yaml:"tokenFile,omitempty"`
 	// PauseBuffer bounds what is buffered while the source is paused.
 	PauseBuffer PauseBuffer `yaml:"pauseBuffer"`
+}
+
+// FanoutTable names a table, and what of it to take.
+type FanoutTable struct {
+	Schema string `yaml:"schema"`
+	Name   string `yaml:"name"`
+	// Columns to take beside those of the key; all when empty.
+	Columns []string `yaml:"columns,omitempty"`
+	// Where says which rows to take: those that meet every condition.
+	Where []Condition `yaml:"where,omitempty"`
+}
+
+// Operators of a Condition.
+const (
+	OperatorEqual  = "Equal"
+	OperatorIn     = "In"
+	OperatorPrefix = "Prefix"
+)
+
+// Condition says which rows are wanted by one of their columns.
+type Condition struct {
+	Column   string   `yaml:"column"`
+	Operator string   `yaml:"operator"`
+	Values   []string `yaml:"values"`
+}
+
+// ClientTLS says whom to trust and what certificate to show, as paths of files.
+type ClientTLS struct {
+	// CAFile holds the authorities' certificates; the system's when empty.
+	CAFile   string `yaml:"caFile,omitempty"`
+	CertFile string `yaml:"certFile,omitempty"`
+	KeyFile  string `yaml:"keyFile,omitempty"`
+	// ServerName that the other side's certificate must have; the host of the
+	// address when empty.
+	ServerName string `yaml:"serverName,omitempty"`
+}
+
+// Serve says who may read from the node, and how that is protected.
+type Serve struct {
+	// TLS of the replication port; nil: plain text.
+	TLS *ServeTLS `yaml:"tls,omitempty"`
+	// TokensDir is the path of a folder with a file for each reader that may show
+	// a token: its name is the reader's, its content the token.
+	TokensDir string `yaml:"tokensDir,omitempty"`
+	// Permissions say who may read what; everybody everything when empty.
+	Permissions []Permission `yaml:"permissions,omitempty"`
+}
+
+// ServeTLS protects the replication port. The files are read again when they
+// change.
+type ServeTLS struct {
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+	// ClientCAFile holds the authorities of readers' certificates. With it a reader
+	// must show a certificate, or a token where there are tokens.
+	ClientCAFile string `yaml:"clientCAFile,omitempty"`
+}
+
+// Permission lets a reader read tables.
+type Permission struct {
+	// Reader is the name of a reader, or * for every one that is let in.
+	Reader string `yaml:"reader"`
+	// Tables that it may read; all when empty.
+	Tables []Table `yaml:"tables,omitempty"`
 }
 
 // PauseBuffer bounds what is buffered while a source is paused.
@@ -213,12 +300,16 @@ func (c *Config) SetDefaults() {
 				def(&p.Hosts[j].Port, DefaultPostgresPort)
 			}
 			def(&p.SSLMode, SSLPrefer)
+			def(&p.TargetSessionAttrs, TargetReadWrite)
 		}
 		if f := c.Sources[i].Fanout; f != nil {
 			def(&f.Comparator, DefaultComparator)
 			def(&f.Ordering, DefaultOrdering)
 			def(&f.PauseBuffer.MaxBytes, DefaultPauseBufferBytes)
 		}
+	}
+	for i := range c.Sinks {
+		c.Sinks[i].setDefaults()
 	}
 }
 
@@ -233,14 +324,18 @@ func def[T comparable](v *T, d T) {
 // says. Call it for each connection, so that a changed Secret takes effect
 // without a restart.
 func (p *Postgres) Credentials() (user, password string, err error) {
-	user = p.User
-	if p.UserFile != "" {
-		if user, err = readSecret("user", p.UserFile); err != nil {
+	return credentials(p.User, p.UserFile, p.PasswordFile)
+}
+
+func credentials(named, userFile, passwordFile string) (user, password string, err error) {
+	user = named
+	if userFile != "" {
+		if user, err = readSecret("user", userFile); err != nil {
 			return "", "", err
 		}
 	}
-	if p.PasswordFile != "" {
-		if password, err = readSecret("password", p.PasswordFile); err != nil {
+	if passwordFile != "" {
+		if password, err = readSecret("password", passwordFile); err != nil {
 			return "", "", err
 		}
 	}

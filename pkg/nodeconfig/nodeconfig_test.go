@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		Storage: nodeconfig.Storage{Type: "memory", Journal: nodeconfig.Journal{MaxBytes: 256 << 20}},
 		Sources: []nodeconfig.Source{{Name: "main", Postgres: &nodeconfig.Postgres{
 			Hosts: []nodeconfig.Host{{Host: "db.shop.svc", Port: 5432}}, Database: "shop",
-			UserFile: "/secrets/main/username", PasswordFile: "/secrets/main/password", SSLMode: "prefer",
+			UserFile: "/secrets/main/username", PasswordFile: "/secrets/main/password", SSLMode: "prefer", TargetSessionAttrs: "read-write",
 			Publication: nodeconfig.Publication{Name: "tributary", Managed: true}, Slot: "tributary_root",
 			Tables: []nodeconfig.Table{{Schema: "public", Name: "orders"}},
 		}}},
@@ -76,7 +76,7 @@ func TestProblems(t *testing.T) {
 		doc  string
 		want []string
 	}{
-		"unknown field":    {edit("database:", "databse:"), []string{"node.yaml:9: sources[0].postgres.databse is not a field that is known here: the fields are hosts, database, user, userFile, passwordFile, sslMode, sslRootCert, publication, slot, tables"}},
+		"unknown field":    {edit("database:", "databse:"), []string{"node.yaml:9: sources[0].postgres.databse is not a field that is known here: the fields are hosts, database, user, userFile, passwordFile, sslMode, sslRootCert, sslCert, sslKey, targetSessionAttrs, publication, slot, tables"}},
 		"wrong type":       {edit("host: db.shop.svc", "host: db\n          port: many"), []string{`node.yaml:9: sources[0].postgres.hosts[0].port must not be "many": write a whole number`}},
 		"number as text":   {edit("database: shop", "database: 12"), []string{`node.yaml:9: sources[0].postgres.database must not be "12": it is text: put it in quotes`}},
 		"mapping as list":  {edit("  id: shop/root", "  - shop/root"), []string{"node.yaml:3: node must be a mapping: write its fields as name: value, indented under it"}},
@@ -100,8 +100,48 @@ func TestProblems(t *testing.T) {
 				"node.yaml:6: sources[1] must have exactly one of postgres and fanout: say what the source is",
 			},
 		},
-		"two users": {edit("userFile:", "user: me\n      userFile:"), []string{"node.yaml:6: sources[0].postgres must have exactly one of user and userFile: say who logs in"}},
-		"no ca":     {edit("database: shop", "database: shop\n      sslMode: verify-full"), []string{"node.yaml:6: sources[0].postgres.sslRootCert is missing: sslMode verify-full needs the file with the authority's certificate"}},
+		"two users":               {edit("userFile:", "user: me\n      userFile:"), []string{"node.yaml:6: sources[0].postgres must have exactly one of user and userFile: say who logs in"}},
+		"no ca":                   {edit("database: shop", "database: shop\n      sslMode: verify-full"), []string{"node.yaml:6: sources[0].postgres.sslRootCert is missing: sslMode verify-full needs the file with the authority's certificate"}},
+		"certificate without key": {edit("database: shop", "database: shop\n      sslCert: /c"), []string{"node.yaml:6: sources[0].postgres has one of sslCert and sslKey: give both: a certificate is of no use without its key"}},
+		"server of no kind":       {edit("database: shop", "database: shop\n      targetSessionAttrs: master"), []string{`node.yaml:10: sources[0].postgres.targetSessionAttrs must not be "master": use any or read-write or read-only or primary or standby or prefer-standby`}},
+		"filter": {
+			strings.Replace(root, "sources:\n", `wiringFile: /w
+sources:
+  - name: up
+    fanout:
+      tokenFile: /t
+      tables:
+        - {schema: public, name: orders, columns: [a, a], where: [{column: a, operator: Like, values: [x]}, {column: b, operator: Equal, values: ['1', '2']}, {operator: In, values: []}]}
+`, 1), []string{
+				`node.yaml:8: sources[0].fanout.tokenFile is set, and tls is not: set tls, if only to {}: a token sent in plain text is no secret`,
+				`node.yaml:10: sources[0].fanout.tables[0].columns[1] "a" is also at sources[0].fanout.tables[0].columns[0]: use each once`,
+				`node.yaml:10: sources[0].fanout.tables[0].where[0].operator must not be "Like": use Equal or In or Prefix`,
+				`node.yaml:10: sources[0].fanout.tables[0].where[1].values has 2 items: give one, or use the operator In`,
+				`node.yaml:10: sources[0].fanout.tables[0].where[2].column is missing: give it a value`,
+				`node.yaml:10: sources[0].fanout.tables[0].where[2].values is empty: give at least 1`,
+			},
+		},
+		"sinks": {root + `sinks:
+  - {name: a, http: {url: 'ftp://x'}}
+  - {name: a, onReject: DeadLetter, http: {url: 'https://x'}, postgres: {}}
+  - {name: b, onReject: Drop, postgres: {hosts: [], database: d, user: u, sslMode: verify-ca}}
+`, []string{
+			`node.yaml:19: sinks[0].http.url must not be "ftp://x": write an address that starts with https:// or http://`,
+			`node.yaml:20: sinks[1] must have exactly one of postgres and http: say where the sink delivers`,
+			`node.yaml:20: sinks[1].onReject is DeadLetter, and the store is in memory: set storage.type to pebble, so that what is put aside outlives the node, or use Hold`,
+			`node.yaml:20: sinks[1].name "a" is also at sinks[0].name: use each once`,
+			`node.yaml:21: sinks[2].postgres.hosts is empty: give at least 1`,
+			`node.yaml:21: sinks[2].postgres.sslRootCert is missing: sslMode verify-ca needs the file with the authority's certificate`,
+			`node.yaml:21: sinks[2].onReject must not be "Drop": use Hold or DeadLetter`,
+		}},
+		"serving": {root + "serve: {tokensDir: /t, permissions: [{reader: a}, {reader: a}]}\n", []string{
+			"node.yaml:18: serve.tokensDir is set, and serve.tls is not: set serve.tls: a token sent in plain text is no secret",
+			`node.yaml:18: serve.permissions[1].reader "a" is also at serve.permissions[0].reader: use each once`,
+		}},
+		"readers without a name": {root + "serve: {tls: {certFile: /c}, permissions: [{reader: a}]}\n", []string{
+			"node.yaml:18: serve.tls.keyFile is missing: give it a value",
+			"node.yaml:18: serve.permissions need readers that say who they are: set serve.tokensDir or serve.tls.clientCAFile",
+		}},
 		"everything": {"version: 1\nnode: {id: '-'}\nlimits: {maxReaders: -1}\nsources: []\n", []string{
 			`node.yaml:2: node.id must not be "-": give the node a name of letters, digits, dots, dashes and slashes, at most 200, such as shop/edge`,
 			"node.yaml:3: limits.maxReaders must not be -1: use a value from 1 to 1048576",
@@ -274,15 +314,38 @@ func drawConfig(t *rapid.T) *nodeconfig.Config {
 				p.User = text().Draw(t, "name")
 			} else {
 				p.UserFile, p.PasswordFile, p.SSLMode, p.SSLRootCert = "/u", "/p", "verify-full", text().Draw(t, "ca")
+				p.SSLCert, p.SSLKey, p.TargetSessionAttrs = "/c", "/k", rapid.SampledFrom(nodeconfig.TargetSessionAttrs).Draw(t, "target")
 			}
 			s.Postgres = p
 		} else {
 			s.Fanout = &nodeconfig.Fanout{Comparator: rapid.SampledFrom(nodeconfig.Comparators).Draw(t, "comparator"), Ordering: rapid.SampledFrom(nodeconfig.Orderings).Draw(t, "ordering")}
-			if ts := tables(t, 0); len(ts) > 0 {
-				s.Fanout.Tables = ts
+			for _, ft := range tables(t, 0) {
+				out := nodeconfig.FanoutTable{Schema: ft.Schema, Name: ft.Name}
+				if rapid.Bool().Draw(t, "filter") {
+					out.Columns = names(t, "columns", 3)
+					out.Where = []nodeconfig.Condition{{Column: text().Draw(t, "column"), Operator: "In", Values: []string{text().Draw(t, "value"), ""}}}
+				}
+				s.Fanout.Tables = append(s.Fanout.Tables, out)
+			}
+			if rapid.Bool().Draw(t, "tls") {
+				s.Fanout.TLS, s.Fanout.TokenFile = &nodeconfig.ClientTLS{CAFile: "/ca"}, "/token"
 			}
 		}
 		c.Sources = append(c.Sources, s)
+	}
+	if rapid.Bool().Draw(t, "serve") {
+		c.Serve = nodeconfig.Serve{
+			TLS: &nodeconfig.ServeTLS{CertFile: "/c", KeyFile: "/k"}, TokensDir: "/tokens",
+			Permissions: []nodeconfig.Permission{{Reader: text().Draw(t, "reader"), Tables: tables(t, 1)}},
+		}
+	}
+	if rapid.Bool().Draw(t, "sinks") {
+		for _, name := range names(t, "sink", 2) {
+			c.Sinks = append(c.Sinks, nodeconfig.Sink{Name: name, HTTP: &nodeconfig.HTTPSink{URL: "https://x.test/a", TLS: &nodeconfig.ClientTLS{}}, Tables: tables(t, 1)})
+		}
+		c.Sinks = append(c.Sinks, nodeconfig.Sink{Name: "z-pg", Postgres: &nodeconfig.PostgresSink{
+			Hosts: []nodeconfig.Host{{Host: "db"}}, Database: text().Draw(t, "sunk"), User: "u", Schema: text().Draw(t, "schema"), CreateTables: true,
+		}})
 	}
 	c.SetDefaults()
 	return c

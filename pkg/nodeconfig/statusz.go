@@ -21,6 +21,9 @@ type Statusz struct {
 	Tables  []TableStatus   `json:"tables"`
 	Readers []ReaderStatus  `json:"readers"`
 	Refused []RefusedAdvert `json:"refused,omitempty"`
+	Sinks   []SinkStatus    `json:"sinks,omitempty"`
+	// Store is what there is to know of a durable store; nil for one in memory.
+	Store *StoreStatus `json:"store,omitempty"`
 	// Rebaselines is how often tables were copied again since the start.
 	Rebaselines int64 `json:"rebaselines"`
 }
@@ -88,6 +91,52 @@ type SlotStatus struct {
 	Temporary bool   `json:"temporary"`
 	// RetainedBytes of WAL that the server keeps for it.
 	RetainedBytes int64 `json:"retainedBytes,omitempty"`
+}
+
+// States of a sink.
+const (
+	// SinkConnecting: the target has not been reached yet.
+	SinkConnecting = "Connecting"
+	// SinkWaiting: the node serves nothing that the sink delivers.
+	SinkWaiting = "Waiting"
+	// SinkBaselining: the state is being copied.
+	SinkBaselining = "Baselining"
+	// SinkStreaming: all is well.
+	SinkStreaming = "Streaming"
+	// SinkHeld: the target rejects something; Message names it.
+	SinkHeld = "Held"
+	// SinkRetrying: the target cannot be reached, or not now.
+	SinkRetrying = "Retrying"
+	// SinkSuperseded: the target has a newer history than the node.
+	SinkSuperseded = "Superseded"
+)
+
+// SinkStatus is the state of one sink.
+type SinkStatus struct {
+	Name string `json:"name"`
+	// State is one of the Sink constants; Message is a stable sentence for a
+	// person, empty when all is well.
+	State   string    `json:"state"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	// DeadLetters that were put aside and wait for a person.
+	DeadLetters int64 `json:"deadLetters,omitempty"`
+}
+
+// Reasons of a store that cannot be written.
+const (
+	StoreDiskFull = "DiskFull"
+	StoreFailed   = "StoreFailed"
+)
+
+// StoreStatus is the state of a durable store.
+type StoreStatus struct {
+	// Bytes on disk.
+	Bytes int64 `json:"bytes"`
+	// Reason why commits wait or fail, and a stable sentence for a person; empty
+	// when all is well.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
 }
 
 // LogStatus is how far a node is with one log.

@@ -1,0 +1,171 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// What becomes of an entry that a sink's target rejects.
+const (
+	RejectHold       = "Hold"       // the log stays where it is, and it is tried again
+	RejectDeadLetter = "DeadLetter" // it is put aside, durably, and the sink goes on
+)
+
+// Sink is one sink: exactly one of Postgres and HTTP is set.
+type Sink struct {
+	Name     string        `yaml:"name"`
+	Postgres *PostgresSink `yaml:"postgres,omitempty"`
+	HTTP     *HTTPSink     `yaml:"http,omitempty"`
+	// Tables to deliver; all when empty.
+	Tables   []Table `yaml:"tables,omitempty"`
+	OnReject string  `yaml:"onReject"`
+}
+
+// PostgresSink is a database that tables are written to.
+type PostgresSink struct {
+	// Hosts to try in order; the first that accepts writes is used.
+	Hosts    []Host `yaml:"hosts"`
+	Database string `yaml:"database"`
+	// User or UserFile: exactly one. Credentials reads them.
+	User         string `yaml:"user,omitempty"`
+	UserFile     string `yaml:"userFile,omitempty"`
+	PasswordFile string `yaml:"passwordFile,omitempty"`
+	SSLMode      string `yaml:"sslMode"`
+	SSLRootCert  string `yaml:"sslRootCert,omitempty"`
+	SSLCert      string `yaml:"sslCert,omitempty"`
+	SSLKey       string `yaml:"sslKey,omitempty"`
+	// Schema to write all tables to; each table's own when empty.
+	Schema string `yaml:"schema,omitempty"`
+	// CreateTables: the node creates tables and columns that are missing.
+	CreateTables bool `yaml:"createTables,omitempty"`
+}
+
+// Credentials reads the user and the password, as Postgres.Credentials does.
+func (p *PostgresSink) Credentials() (user, password string, err error) {
+	return credentials(p.User, p.UserFile, p.PasswordFile)
+}
+
+// HTTPSink is an address that batches of changes are posted to.
+type HTTPSink struct {
+	URL string `yaml:"url"`
+	// TokenFile is the path of the bearer token to send.
+	TokenFile string `yaml:"tokenFile,omitempty"`
+	// TLS says whom to trust and what certificate to show.
+	TLS *ClientTLS `yaml:"tls,omitempty"`
+}
+
+func (s *Sink) setDefaults() {
+	def(&s.OnReject, RejectHold)
+	if p := s.Postgres; p != nil {
+		for i := range p.Hosts {
+			def(&p.Hosts[i].Port, DefaultPostgresPort)
+		}
+		def(&p.SSLMode, SSLPrefer)
+	}
+}
+
+func (s *Sink) check(p *problems, path, storage string) {
+	pattern(p, path+".name", s.Name, sourceName, "start with a lower case letter and go on with lower case letters, digits and dashes, at most 40")
+	switch {
+	case (s.Postgres == nil) == (s.HTTP == nil):
+		p.at(path, "must have exactly one of postgres and http", "say where the sink delivers")
+	case s.Postgres != nil:
+		s.Postgres.check(p, path+".postgres")
+	default:
+		s.HTTP.check(p, path+".http")
+	}
+	count(p, path+".tables", len(s.Tables), 0, maxTables)
+	tables(p, path+".tables", s.Tables)
+	oneOf(p, path+".onReject", s.OnReject, []string{RejectHold, RejectDeadLetter})
+	if s.OnReject == RejectDeadLetter && storage != StoragePebble {
+		p.at(path+".onReject", "is DeadLetter, and the store is in memory", "set storage.type to pebble, so that what is put aside outlives the node, or use Hold")
+	}
+}
+
+func (s *PostgresSink) check(p *problems, path string) {
+	hosts(p, path+".hosts", s.Hosts)
+	text(p, path+".database", s.Database, 1, 63)
+	login(p, path, s.User, s.UserFile, s.PasswordFile)
+	ssl(p, path, s.SSLMode, s.SSLRootCert, s.SSLCert, s.SSLKey)
+	text(p, path+".schema", s.Schema, 0, 63)
+}
+
+func (s *HTTPSink) check(p *problems, path string) {
+	text(p, path+".url", s.URL, 1, 2048)
+	if u, err := url.Parse(s.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		p.at(path+".url", fmt.Sprintf("must not be %q", s.URL), "write an address that starts with https:// or http://")
+	}
+	text(p, path+".tokenFile", s.TokenFile, 0, 4096)
+	s.TLS.check(p, path+".tls")
+}
+
+func (t *ClientTLS) check(p *problems, path string) {
+	if t == nil {
+		return
+	}
+	text(p, path+".caFile", t.CAFile, 0, 4096)
+	pair(p, path, "certFile", t.CertFile, "keyFile", t.KeyFile)
+	text(p, path+".serverName", t.ServerName, 0, 253)
+}
+
+func (s *Serve) check(p *problems) {
+	const path = "serve"
+	if t := s.TLS; t != nil {
+		text(p, path+".tls.certFile", t.CertFile, 1, 4096)
+		text(p, path+".tls.keyFile", t.KeyFile, 1, 4096)
+		text(p, path+".tls.clientCAFile", t.ClientCAFile, 0, 4096)
+	}
+	text(p, path+".tokensDir", s.TokensDir, 0, 4096)
+	if s.TokensDir != "" && s.TLS == nil {
+		p.at(path+".tokensDir", "is set, and serve.tls is not", "set serve.tls: a token sent in plain text is no secret")
+	}
+	count(p, path+".permissions", len(s.Permissions), 0, maxPermissions)
+	if len(s.Permissions) > 0 && s.TokensDir == "" && (s.TLS == nil || s.TLS.ClientCAFile == "") {
+		p.at(path+".permissions", "need readers that say who they are", "set serve.tokensDir or serve.tls.clientCAFile")
+	}
+	unique := uniqueness(p)
+	for i, q := range s.Permissions {
+		at := fmt.Sprintf("%s.permissions[%d]", path, i)
+		text(p, at+".reader", q.Reader, 1, 253)
+		unique(at+".reader", q.Reader)
+		count(p, at+".tables", len(q.Tables), 0, maxTables)
+		tables(p, at+".tables", q.Tables)
+	}
+}
+
+// pair checks the paths of a certificate and its key: both or none.
+func pair(p *problems, path, certName, cert, keyName, key string) {
+	text(p, path+"."+certName, cert, 0, 4096)
+	text(p, path+"."+keyName, key, 0, 4096)
+	if (cert == "") != (key == "") {
+		p.at(path, "has one of "+certName+" and "+keyName, "give both: a certificate is of no use without its key")
+	}
+}
+
+func hosts(p *problems, path string, hs []Host) {
+	count(p, path, len(hs), 1, maxHosts)
+	for i, h := range hs {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		text(p, at+".host", h.Host, 1, 253)
+		between(p, at+".port", h.Port, 1, 65535, "from 1 to 65535")
+	}
+}
+
+func login(p *problems, path, user, userFile, passwordFile string) {
+	if (user == "") == (userFile == "") {
+		p.at(path, "must have exactly one of user and userFile", "say who logs in")
+	}
+	text(p, path+".user", user, 0, 63)
+	text(p, path+".userFile", userFile, 0, 4096)
+	text(p, path+".passwordFile", passwordFile, 0, 4096)
+}
+
+func ssl(p *problems, path, mode, root, cert, key string) {
+	oneOf(p, path+".sslMode", mode, SSLModes)
+	text(p, path+".sslRootCert", root, 0, 4096)
+	if strings.HasPrefix(mode, "verify-") && root == "" {
+		p.at(path+".sslRootCert", "is missing", "sslMode "+mode+" needs the file with the authority's certificate")
+	}
+	pair(p, path, "sslCert", cert, "sslKey", key)
+}
