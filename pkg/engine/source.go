@@ -39,6 +39,7 @@ const (
 	ReasonSlotBusy             = "SlotBusy"
 	ReasonLoopDetected         = "LoopDetected"
 	ReasonDisconnected         = "Disconnected"
+	ReasonScratchFull          = "ScratchFull"
 )
 
 // Ordering is what a source promises about the order of what it delivers.

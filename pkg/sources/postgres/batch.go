@@ -11,7 +11,7 @@ const (
 	batchSize = 1 << 20 // a batch of this many bytes takes no further transaction
 )
 
-// batch is a run of whole transactions in memory of its own. Rows and keys lie
+// batch is a number of whole transactions in memory of its own. Rows and keys lie
 // in slabs, so that a row costs no allocation.
 type batch struct {
 	slab    []byte // current slab; earlier ones live through the slices into them
@@ -20,6 +20,12 @@ type batch struct {
 	bytes   int // of rows and keys, and of the changes themselves
 	shared  bool
 	out     []engine.Transaction
+
+	// A run of a large transaction: txs is empty, and all changes are of it.
+	run  *txEnd
+	last bool // no run follows
+	// through is set on a batch without changes: nothing of ours came up to there.
+	through engine.LSN
 }
 
 // txEnd is a transaction of a batch: the changes from the last one's end to end.
@@ -101,17 +107,21 @@ func (b *batch) transactions() []engine.Transaction {
 	start := 0
 	for i := range b.txs {
 		t := &b.txs[i]
-		b.out = append(b.out, engine.Transaction{
-			Prev:     t.prev,
-			Position: t.lsn.Position(),
-			Major:    uint64(t.lsn),
-			Commit:   t.commit,
-			Schemas:  t.schemas,
-			Changes:  b.changes[start:t.end:t.end],
-		})
+		b.out = append(b.out, t.transaction(b.changes[start:t.end:t.end]))
 		start = t.end
 	}
 	return b.out
+}
+
+func (t *txEnd) transaction(changes []engine.Change) engine.Transaction {
+	return engine.Transaction{
+		Prev:     t.prev,
+		Position: t.lsn.Position(),
+		Major:    uint64(t.lsn),
+		Commit:   t.commit,
+		Schemas:  t.schemas,
+		Changes:  changes,
+	}
 }
 
 // reset empties the batch for another use. It returns false if its memory is
@@ -124,5 +134,6 @@ func (b *batch) reset() bool {
 	clear(b.txs)
 	clear(b.out)
 	b.slab, b.changes, b.txs, b.out, b.bytes = b.slab[:0], b.changes[:0], b.txs[:0], b.out[:0], 0
+	b.run, b.last, b.through = nil, false, 0
 	return true
 }

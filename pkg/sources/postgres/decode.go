@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -19,7 +18,6 @@ type relation struct {
 	schema *engine.Schema
 	isKey  []bool // all of them in a table without a key
 	header []byte // packed rows of it start with this
-	named  bool   // a transaction of this stream has carried the schema
 }
 
 func newRelation(s *engine.Schema) *relation {
@@ -51,6 +49,9 @@ type decoder struct {
 	relations map[uint32]*relation // nil value: not ours
 	lastOID   uint32
 	last      *relation
+	named     map[*engine.Schema]bool // transactions of this stream have carried them
+	described map[uint32]uint64       // which Relation message relations are from, by number
+	order     uint64                  // of the last Relation message
 
 	inTx    bool
 	schemas []*engine.Schema // first used in this transaction
@@ -64,7 +65,7 @@ type decoder struct {
 
 func newDecoder(from engine.LSN, resolve func(*relationMessage) (*relation, error)) *decoder {
 	return &decoder{resolve: resolve, from: from, batch: &batch{}, relations: map[uint32]*relation{},
-		prev: from.Position(), end: from, seen: from}
+		named: map[*engine.Schema]bool{}, described: map[uint32]uint64{}, prev: from.Position(), end: from, seen: from}
 }
 
 // decode takes one message. committed is true if it was the end of a transaction.
@@ -105,29 +106,52 @@ func (d *decoder) commitTx(p []byte) error {
 	if len(p) != 25 || !d.inTx {
 		return fmt.Errorf("%w: a commit of %d bytes, in a transaction: %t", errMessage, len(p), d.inTx)
 	}
-	end := engine.LSN(binary.BigEndian.Uint64(p[9:]))
-	commit := pgTime(binary.BigEndian.Uint64(p[17:]))
+	d.commitAt(readCommit(p))
+	return nil
+}
+
+// commitAt ends a transaction, whose changes are the last of the batch.
+func (d *decoder) commitAt(end engine.LSN, commit time.Time) {
 	b, start := d.batch, d.batch.done()
 	d.inTx = false
 	d.seen = max(d.seen, end)
 	if end <= d.from || start == len(b.changes) {
 		b.drop()
-		d.last = nil // a schema named in what was dropped has to be named again
-		for _, r := range d.relations {
-			if r != nil && slices.Contains(d.schemas, r.schema) {
-				r.named = false
-			}
-		}
-		d.schemas = nil
-		return nil
+		d.unname()
+		return
 	}
-	changes := b.changes[start:]
-	for i := range changes {
-		changes[i].Stamp.Version = engine.Version{Major: uint64(end), Minor: uint32(i + 1)}
-	}
-	b.txs = append(b.txs, txEnd{end: len(b.changes), prev: d.prev, lsn: end, commit: commit, schemas: d.schemas})
+	number(b.changes[start:], end, 0)
+	b.txs = append(b.txs, d.close(len(b.changes), end, commit))
+}
+
+// close makes an end of the transaction that all further ones follow.
+func (d *decoder) close(changes int, end engine.LSN, commit time.Time) txEnd {
+	t := txEnd{end: changes, prev: d.prev, lsn: end, commit: commit, schemas: d.schemas}
 	d.prev, d.end, d.commit, d.schemas = end.Position(), end, commit, nil
-	return nil
+	return t
+}
+
+// unname drops the schemas of a transaction that is dropped: they have to be
+// named again.
+func (d *decoder) unname() {
+	d.last = nil
+	for _, s := range d.schemas {
+		delete(d.named, s)
+	}
+	d.schemas = nil
+}
+
+// number gives the changes of a transaction their versions; before says how many
+// of it came before them.
+func number(changes []engine.Change, end engine.LSN, before int) {
+	for i := range changes {
+		changes[i].Stamp.Version = engine.Version{Major: uint64(end), Minor: uint32(before + i + 1)}
+	}
+}
+
+// readCommit reads what a commit of 25 bytes says: flags, its LSN, its end, its time.
+func readCommit(p []byte) (end engine.LSN, commit time.Time) {
+	return engine.LSN(binary.BigEndian.Uint64(p[9:])), pgTime(binary.BigEndian.Uint64(p[17:]))
 }
 
 // postgresEpoch is the zero of PostgreSQL's timestamps.
@@ -150,12 +174,18 @@ func (d *decoder) find(oid uint32) (*relation, error) {
 	if r == nil {
 		return nil, nil
 	}
-	if !r.named {
-		r.named = true
-		d.schemas = append(d.schemas, r.schema)
-	}
+	d.name(r)
 	d.lastOID, d.last = oid, r
 	return r, nil
+}
+
+// name makes sure that this transaction, or one before it, carries the schema of
+// a relation that is ours.
+func (d *decoder) name(r *relation) {
+	if r != nil && !d.named[r.schema] {
+		d.named[r.schema] = true
+		d.schemas = append(d.schemas, r.schema)
+	}
 }
 
 // start reads a change's relation and the kind of its first tuple.
@@ -303,11 +333,8 @@ func (d *decoder) relation(p []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := d.relations[m.oid]; old != nil && r != nil && old.schema == r.schema {
-		r.named = old.named
-	}
-	d.relations[m.oid] = r
-	d.last = nil
+	d.order++
+	d.relations[m.oid], d.described[m.oid], d.last = r, d.order, nil
 	return nil
 }
 

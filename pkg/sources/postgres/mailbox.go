@@ -45,12 +45,24 @@ func (m *mailbox) put(b *batch) {
 func (m *mailbox) open() *batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := len(m.ready); n > 0 && m.ready[n-1].bytes < batchSize && !m.ready[n-1].shared {
+	if n := len(m.ready); n > 0 && m.ready[n-1].open() {
 		b := m.ready[n-1]
 		m.ready = m.ready[:n-1]
 		m.bytes -= b.bytes
 		return b
 	}
+	return m.empty()
+}
+
+// open says whether a batch that was put can take further transactions.
+func (b *batch) open() bool {
+	return b.bytes < batchSize && !b.shared && b.run == nil && b.through == 0
+}
+
+// fresh returns an empty batch.
+func (m *mailbox) fresh() *batch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.empty()
 }
 
@@ -66,6 +78,9 @@ func (m *mailbox) empty() *batch {
 // take waits for a batch.
 func (m *mailbox) take(ctx context.Context) (*batch, error) {
 	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		m.mu.Lock()
 		if len(m.ready) > 0 {
 			b := m.ready[0]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -56,16 +57,21 @@ type model struct {
 	hold func(context.Context) error
 	// inBaseline, if set, is called once the slot is there and before a row is read.
 	inBaseline func()
+	// inRun, if set, is called after each run of a large transaction, with their number.
+	inRun func(int)
 
 	mu        sync.Mutex
 	tables    map[engine.TableName]map[string]modelRow
 	schemas   map[engine.TableName]*engine.Schema // newest
+	announced map[*engine.Schema]bool
 	cursor    engine.Position
 	baselines int
 	txs       []engine.Transaction // shallow: positions and counts only
 	changes   int
 	partial   []string // tables that were baselined alone, and why
 	heads     atomic.Int64
+	runs      int // of large transactions
+	advanced  int // times that the cursor moved without changes
 	broken    error
 }
 
@@ -82,8 +88,19 @@ func (m *model) ApplyBlocks(context.Context, engine.CursorKey, []*engine.Block) 
 	return errors.New("not for this source")
 }
 
-func (m *model) Progress(context.Context, engine.CursorKey, engine.Position, engine.Position, engine.Time) error {
-	return errors.New("not for this source")
+func (m *model) Progress(_ context.Context, key engine.CursorKey, prev, through engine.Position, t engine.Time) error {
+	m.mu.Lock()
+	if (key != engine.CursorKey{}) || prev != "" || t != 0 || engine.CompareLSN(through, m.cursor) <= 0 {
+		m.broken = fmt.Errorf("progress of %v from %q to %q at %d, with the cursor at %q", key, prev, through, t, m.cursor)
+	}
+	m.cursor = through
+	m.advanced++
+	err := m.broken
+	m.mu.Unlock()
+	if err == nil {
+		m.src.Ack(engine.Cursor{Position: through}, m.durable)
+	}
+	return err
 }
 
 func (m *model) Carry(engine.LogID, engine.Comparator, []string, []engine.TableName) error {
@@ -171,9 +188,9 @@ func (b *modelBaseline) Commit(context.Context) error {
 	}
 	b.m.mu.Lock()
 	b.m.tables, b.m.cursor = b.tables, b.spec.At
-	b.m.schemas = map[engine.TableName]*engine.Schema{}
+	b.m.schemas, b.m.announced = map[engine.TableName]*engine.Schema{}, map[*engine.Schema]bool{}
 	for _, s := range b.spec.Schemas {
-		b.m.schemas[s.Table] = s
+		b.m.schemas[s.Table], b.m.announced[s] = s, true
 	}
 	b.m.baselines++
 	b.m.mu.Unlock()
@@ -235,8 +252,11 @@ func (m *model) Apply(ctx context.Context, txs []engine.Transaction) error {
 	}
 	m.mu.Lock()
 	for i := range txs {
-		if err := m.apply(&txs[i]); err != nil {
+		err := m.whole(&txs[i])
+		if err != nil && ctx.Err() == nil {
 			m.broken = err
+		}
+		if err != nil {
 			m.mu.Unlock()
 			return err
 		}
@@ -245,6 +265,23 @@ func (m *model) Apply(ctx context.Context, txs []engine.Transaction) error {
 	m.mu.Unlock()
 	m.src.Ack(engine.Cursor{Position: cursor}, m.durable)
 	return nil
+}
+
+// whole applies a transaction or, if it breaks off, nothing of it.
+func (m *model) whole(t *engine.Transaction) error {
+	if t.More == nil {
+		return m.apply(t)
+	}
+	before := m.tables
+	m.tables = map[engine.TableName]map[string]modelRow{}
+	for name, rows := range before {
+		m.tables[name] = maps.Clone(rows)
+	}
+	err := m.apply(t)
+	if err != nil {
+		m.tables = before
+	}
+	return err
 }
 
 func (m *model) apply(t *engine.Transaction) error {
@@ -264,23 +301,41 @@ func (m *model) apply(t *engine.Transaction) error {
 		return fmt.Errorf("transaction %s: %d changes, major %d, commit %s", t.Position, len(t.Changes), t.Major, t.Commit)
 	}
 	for _, s := range t.Schemas {
-		m.schemas[s.Table] = s
+		m.schemas[s.Table], m.announced[s] = s, true
 	}
-	for i := range t.Changes {
-		c := &t.Changes[i]
-		if (c.Stamp != engine.Stamp{Version: engine.Version{Major: t.Major, Minor: uint32(i + 1)}}) {
-			return fmt.Errorf("change %d of %s has stamp %s", i, t.Position, c.Stamp)
+	n := 0
+	for run := *t; ; {
+		for i := range run.Changes {
+			c := &run.Changes[i]
+			n++
+			if (c.Stamp != engine.Stamp{Version: engine.Version{Major: t.Major, Minor: uint32(n)}}) {
+				return fmt.Errorf("change %d of %s has stamp %s", n, t.Position, c.Stamp)
+			}
+			if !m.announced[c.Schema] {
+				return fmt.Errorf("change %d of %s uses schema %d of %s, which has not been announced", n, t.Position, c.Schema.ID, c.Schema.Table)
+			}
+			if err := m.change(&run, i); err != nil {
+				return fmt.Errorf("change %d of %s: %w", n, t.Position, err)
+			}
 		}
-		if m.schemas[c.Schema.Table] != c.Schema && !slices.Contains(t.Schemas, c.Schema) {
-			return fmt.Errorf("change %d of %s uses schema %d of %s, which has not been announced", i, t.Position, c.Schema.ID, c.Schema.Table)
+		if t.More == nil {
+			break
 		}
-		if err := m.change(t, i); err != nil {
-			return fmt.Errorf("change %d of %s: %w", i, t.Position, err)
+		m.runs++
+		if m.inRun != nil {
+			m.inRun(m.runs)
+		}
+		var err error
+		if run.Changes, err = t.More(); err != nil {
+			return err
+		}
+		if len(run.Changes) == 0 {
+			break
 		}
 	}
 	m.cursor = t.Position
 	m.txs = append(m.txs, engine.Transaction{Position: t.Position, Prev: t.Prev})
-	m.changes += len(t.Changes)
+	m.changes += n
 	return nil
 }
 

@@ -25,9 +25,11 @@ type reader struct {
 	dec  *decoder
 	box  *mailbox
 	head func(engine.Position, engine.Time)
+	held holding
 
 	confirmed engine.LSN // flush and apply of the last status; never falls
 	idle      engine.LSN // newest position that needs nothing of us, if nothing is in flight
+	advanced  time.Time  // when the cursor was last moved to it
 	sent      time.Time  // of the last status
 	heard     time.Time  // of the last message
 	messages  int
@@ -74,7 +76,7 @@ func (r *reader) start(ctx context.Context) error {
 	// The publication's name is an identifier within a string, and the
 	// replication grammar's strings know no escape but the doubled quote.
 	pub := strings.ReplaceAll(quoteIdent(r.s.publication), "'", "''")
-	sql := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '1', publication_names '%s')", quoteIdent(r.sess.slot), r.dec.from, pub)
+	sql := fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (proto_version '2', streaming 'on', publication_names '%s')", quoteIdent(r.sess.slot), r.dec.from, pub)
 	stop := context.AfterFunc(ctx, func() { _ = r.sess.Conn().SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := r.sess.Conn().SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -146,6 +148,7 @@ const silence = 5 * time.Minute
 func (r *reader) beforeRead(ctx context.Context) error {
 	r.publish()
 	now := time.Now()
+	r.advance(now)
 	if _, err := r.box.state(); err != nil {
 		return err
 	}
@@ -201,6 +204,7 @@ func (r *reader) tick() error {
 	if silent := now.Sub(r.heard); silent > silence {
 		return fmt.Errorf("the server has not answered for %s", silent.Round(time.Second))
 	}
+	r.advance(now)
 	return r.keepInTouch(now)
 }
 
@@ -289,21 +293,51 @@ func (r *reader) copyData(ctx context.Context, p []byte) error {
 }
 
 func (r *reader) walData(ctx context.Context, msg []byte) error {
-	if r.dec.batch == nil {
-		r.dec.batch = r.box.open()
-	}
-	committed, err := r.dec.decode(msg)
-	if err != nil || !committed {
-		return err
+	if len(msg) > 0 && (r.held.current != nil || streaming(msg[0])) {
+		if err := r.holdMessage(ctx, msg); err != nil {
+			return err
+		}
+	} else {
+		if r.dec.batch == nil {
+			r.dec.batch = r.box.open()
+		}
+		committed, err := r.dec.decode(msg)
+		if err != nil {
+			return err
+		}
+		if !committed {
+			if r.dec.batch.bytes >= largeTx {
+				r.holdRest()
+			}
+			return nil
+		}
 	}
 	if r.dec.seen > r.dec.end { // it held nothing of ours
 		r.idle = max(r.idle, r.dec.seen)
 	}
-	if r.dec.batch.bytes < batchSize {
+	if r.dec.batch == nil || r.dec.batch.bytes < batchSize {
 		return nil
 	}
 	r.publish()
 	return r.awaitSpace(ctx)
+}
+
+// advanceEvery is how often the cursor follows an idle stream.
+const advanceEvery = 10 * time.Second
+
+// advance moves the cursor over what held nothing of ours, if nothing is in
+// flight: a slot that outlives its connection is confirmed no further than the
+// cursor, and would else keep the WAL of all that happens elsewhere.
+func (r *reader) advance(now time.Time) {
+	if !r.s.cfg.Permanent || r.dec.inTx || r.held.current != nil || r.idle <= r.dec.end || engine.LSN(r.s.acked.Load()) < r.dec.end {
+		return
+	}
+	if since := now.Sub(r.advanced); since < r.s.cfg.advance && (!r.asked.Load() || since < 100*time.Millisecond) {
+		return
+	}
+	r.advanced = now
+	r.dec.prev, r.dec.end = r.idle.Position(), r.idle
+	r.box.put(&batch{through: r.idle})
 }
 
 // publish hands the whole transactions of the current batch to the applier.

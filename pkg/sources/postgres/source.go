@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/spill"
 )
 
 // Source reads one PostgreSQL database. It implements engine.SyncSource.
@@ -17,6 +18,7 @@ type Source struct {
 	publication string
 	slot        string
 	id          identity
+	scratch     *spill.Dir
 
 	// acked is the last position acknowledged, durably if the slot is permanent.
 	acked atomic.Uint64
@@ -39,7 +41,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL source: %w", err)
 	}
-	return &Source{cfg: cfg}, nil
+	return &Source{cfg: cfg, scratch: spill.NewDir(cfg.Scratch)}, nil
 }
 
 // Init checks what replication needs at the server, makes the publication if it

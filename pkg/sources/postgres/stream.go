@@ -141,6 +141,8 @@ func (s *Source) report(cause error) {
 // It returns the position that has been applied.
 func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, sink engine.Sink) (engine.LSN, error) {
 	r := &reader{s: s, sess: sess, box: newMailbox(), confirmed: engine.LSN(s.acked.Load())}
+	r.held = newHolding(s.scratch)
+	defer r.held.close()
 	r.head = func(p engine.Position, t engine.Time) { sink.Head(engine.LogID{}, p, t) }
 	rel := &relations{s: s, reader: r}
 	defer rel.close()
@@ -189,10 +191,46 @@ func (s *Source) applyAll(ctx context.Context, box *mailbox, cursor engine.LSN, 
 		if err != nil {
 			return cursor, err
 		}
-		if err := sink.Apply(ctx, b.transactions()); err != nil {
+		to := b.through
+		switch {
+		case b.run != nil:
+			to = b.run.lsn
+			b, err = applyRuns(ctx, box, b, sink)
+		case to != 0:
+			err = sink.Progress(ctx, engine.CursorKey{}, "", to.Position(), 0)
+		default:
+			to = b.txs[len(b.txs)-1].lsn
+			err = sink.Apply(ctx, b.transactions())
+		}
+		if err != nil {
 			return cursor, err
 		}
-		cursor = b.txs[len(b.txs)-1].lsn
+		cursor = to
 		box.release(b)
+	}
+}
+
+// applyRuns applies a large transaction, of which b is the first run; it returns
+// the last.
+func applyRuns(ctx context.Context, box *mailbox, b *batch, sink engine.Sink) (*batch, error) {
+	var failed error
+	more := func() ([]engine.Change, error) {
+		for failed == nil && !b.last {
+			box.release(b) // before the next comes: the reader may wait for its room
+			if b, failed = box.take(ctx); failed == nil && len(b.changes) > 0 {
+				return b.changes, nil
+			}
+		}
+		return nil, failed
+	}
+	t := b.run.transaction(b.changes)
+	t.More = more
+	if err := sink.Apply(ctx, []engine.Transaction{t}); err != nil {
+		return b, err
+	}
+	for { // an engine that had it before has not asked for more
+		if rest, err := more(); err != nil || len(rest) == 0 {
+			return b, err
+		}
 	}
 }
