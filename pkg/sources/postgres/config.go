@@ -41,12 +41,11 @@ type Config struct {
 	// MaxBuffer bounds the bytes that are received and not yet applied, the
 	// transaction being received apart; 16 MiB by default.
 	MaxBuffer int
-	// Scratch is the directory for what is received of large transactions before
-	// their commit; os.TempDir() by default. It needs room for the largest.
-	Scratch string
 
 	// advance is how often the cursor follows an idle stream; tests shorten it.
 	advance time.Duration
+	// watch is how often the server is asked for the slot; tests shorten it.
+	watch time.Duration
 	// retry is the longest wait between two attempts to connect; tests shorten it.
 	retry time.Duration
 	// patience is how long a slot that is in use is waited for.
@@ -91,6 +90,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.advance == 0 {
 		c.advance = advanceEvery
+	}
+	if c.watch == 0 {
+		c.watch = watchEvery
 	}
 	if c.retry == 0 {
 		c.retry = 15 * time.Second

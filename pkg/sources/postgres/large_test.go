@@ -315,6 +315,21 @@ func TestCaseP05(t *testing.T) {
 	})
 }
 
+// Rows that are larger than the buffer, in a transaction that comes in runs.
+func TestRowsLargerThanTheBuffer(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, db *testpg.DB) {
+		db.Exec(t, createT)
+		n := start(t, Config{ConnString: db.ConnString, Tables: names("t"), MaxBuffer: 64 << 10})
+		n.ready()
+		db.Exec(t, `INSERT INTO t SELECT i, 0, repeat('x', 3000000) FROM generate_series(1, 5) i`)
+		n.converges(db, "t")
+		if n.model.runs == 0 {
+			t.Error("it did not come in runs")
+		}
+	})
+}
+
 // streamed returns how many transactions the database's slots sent in progress.
 func streamed(t *testing.T, db *testpg.DB) (count string) {
 	t.Helper()

@@ -9,14 +9,6 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
-// identity is the server that a baseline and a stream must both come from.
-type identity struct {
-	systemID, timeline string
-	version            string
-}
-
-func (i identity) String() string { return "postgres:" + i.systemID + "/" + i.timeline }
-
 // prepare checks all that replication needs, makes or extends the publication,
 // and returns the tables. What is wrong comes as one SourceError.
 func (s *Source) prepare(ctx context.Context) ([]*table, identity, error) {
@@ -101,18 +93,6 @@ func (s *Source) checkReplication(ctx context.Context, problems *[]*Problem) (id
 	}
 	defer c.close()
 	return c.identify(ctx)
-}
-
-// identify asks a replication session which server it is at.
-func (c *conn) identify(ctx context.Context) (identity, error) {
-	rows, err := c.query(ctx, "IDENTIFY_SYSTEM")
-	if err != nil {
-		return identity{}, err
-	}
-	if len(rows) != 1 || len(rows[0]) < 2 {
-		return identity{}, fmt.Errorf("IDENTIFY_SYSTEM gave %v", rows)
-	}
-	return identity{systemID: rows[0][0], timeline: rows[0][1], version: c.ParameterStatus("server_version")}, nil
 }
 
 const serverSQL = `

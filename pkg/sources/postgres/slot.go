@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,65 +18,35 @@ type session struct {
 	interval   time.Duration
 }
 
-// holder is a slot that is there, and who uses it.
-type holder struct {
-	ours      bool // pgoutput, in this database
-	temporary bool
-	pid       string // "" if it is not in use
-	app, addr string
-	status    string // pg_replication_slots.wal_status
-	confirmed engine.LSN
-}
-
-const holderSQL = `
-SELECT coalesce(s.plugin = 'pgoutput' AND s.database = pg_catalog.current_database(), false), s.temporary,
-	CASE WHEN s.active THEN s.active_pid::pg_catalog.text ELSE '' END,
-	coalesce(a.application_name, ''), coalesce(pg_catalog.host(a.client_addr), 'a local socket'),
-	coalesce(s.wal_status, ''), coalesce(s.confirmed_flush_lsn::pg_catalog.text, '0/0')
-FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
-WHERE s.slot_name = $1`
-
-// slotHolder returns who holds the configured slot; nil if it is not there.
-func (s *Source) slotHolder(ctx context.Context, c *conn) (*holder, error) {
-	rows, err := c.params(ctx, holderSQL, s.slot)
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	r := rows[0]
-	confirmed, err := engine.ParseLSN(engine.Position(r[6]))
-	if err != nil {
-		return nil, err
-	}
-	return &holder{ours: r[0] == "t", temporary: r[1] == "t", pid: r[2], app: r[3], addr: r[4], status: r[5], confirmed: confirmed}, nil
-}
-
 // problem says why the slot cannot be used, or nil.
-func (h *holder) problem(slot string, permanent bool) *Problem {
+func (h *slotState) problem(permanent bool) *Problem {
 	switch {
 	case h == nil:
 		return nil
 	case h.pid != "":
-		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is in use by process %s (application %q, from %s)", slot, h.pid, h.app, h.addr),
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is in use by %s", h.Name, h.Holder),
 			Mend: fmt.Sprintf("Give this node another slot name, or end the other: SELECT pg_terminate_backend(%s)", h.pid)}
 	case !permanent:
-		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is there already, permanent and not in use; this node needs a temporary one under that name", slot),
-			Mend: fmt.Sprintf("Give this node another slot name, or drop that one: SELECT pg_drop_replication_slot(%s)", quoteLiteral(slot))}
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is there already, permanent and not in use; this node needs a temporary one under that name", h.Name),
+			Mend: fmt.Sprintf("Give this node another slot name, or drop that one: SELECT pg_drop_replication_slot(%s)", quoteLiteral(h.Name))}
+	case h.synced:
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is the primary's, and this standby keeps it for a failover", h.Name), Mend: "Give this node another slot name, or let it read from the primary"}
 	case !h.ours:
-		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q belongs to another database or another plugin", slot), Mend: "Give this node another slot name"}
+		return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q belongs to another database or another plugin", h.Name), Mend: "Give this node another slot name"}
 	}
 	return nil
 }
 
 // awaitSlot waits for the slot to be free: the walsender of a node that was
 // killed takes a moment to end. The holder that stays is named.
-func (s *Source) awaitSlot(ctx context.Context, c *conn) (*holder, error) {
+func (s *Source) awaitSlot(ctx context.Context, c *conn) (*slotState, error) {
 	deadline := time.Now().Add(s.cfg.patience)
 	for {
-		h, err := s.slotHolder(ctx, c)
+		h, err := s.slotState(ctx, c, s.slot)
 		if err != nil {
 			return nil, err
 		}
-		p := h.problem(s.slot, s.cfg.Permanent)
+		p := h.problem(s.cfg.Permanent)
 		if p == nil {
 			return h, nil
 		}
@@ -127,7 +98,9 @@ func (s *Source) createSlot(ctx context.Context, sess *session) (snapshot string
 	if s.cfg.Permanent {
 		sess.slot = s.slot[:min(len(s.slot), 55)] + "_initial"
 	}
+	stop := s.explainWait(ctx, sess.slot)
 	rows, err := sess.query(ctx, fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot)))
+	stop()
 	switch sqlState(err) {
 	case "53400":
 		return "", slotsExhausted(err)
@@ -173,6 +146,17 @@ func (s *Source) makePermanent(ctx context.Context, sess *session) error {
 		return fmt.Errorf("dropping slot %s: %w", sess.slot, err)
 	}
 	sess.slot = s.slot
+	if sess.major() < 17 {
+		return nil
+	}
+	// The copy is not taken over by standbys, whatever its original was.
+	_, standby, err := sess.head(ctx)
+	if err != nil || standby {
+		return err
+	}
+	if _, err := sess.query(ctx, fmt.Sprintf("ALTER_REPLICATION_SLOT %s (FAILOVER true)", quoteIdent(s.slot))); err != nil {
+		return fmt.Errorf("making slot %s known to standbys: %w", s.slot, err)
+	}
 	return nil
 }
 
@@ -184,29 +168,26 @@ func (s *Source) resumeSession(ctx context.Context, from engine.LSN) (*session, 
 		return nil, err
 	}
 	h, err := s.awaitSlot(ctx, c)
-	var recovered string
+	var head engine.LSN
+	var standby bool
 	if err == nil {
-		var rows [][]string
-		if rows, err = c.query(ctx, "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END"); err == nil {
-			recovered = rows[0][0]
-		}
+		head, standby, err = c.head(ctx)
 	}
 	c.close()
-	if err != nil {
-		return nil, err
-	}
-	head, err := engine.ParseLSN(engine.Position(recovered))
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case h == nil:
 		return nil, rebaseline("slot %s is not there any more", s.slot)
-	case h.status == "lost":
-		return nil, rebaseline("slot %s was invalidated: it needed WAL that the server has removed", s.slot)
+	case h.Invalid != "":
+		return nil, rebaseline("%s", h.invalidated())
 	case h.confirmed > from:
 		return nil, rebaseline("slot %s was confirmed up to %s, which is past our cursor %s", s.slot, h.confirmed, from)
+	case head < from && standby:
+		return nil, errHistory // Init says what is the matter
 	case head < from:
+		s.wentBack = true
 		return nil, rebaseline("the server is at %s, before our cursor %s: it was restored from a backup", head, from)
 	}
 	sess, err := s.openSession(ctx)
@@ -215,9 +196,34 @@ func (s *Source) resumeSession(ctx context.Context, from engine.LSN) (*session, 
 	}
 	if sess.id.String() != s.id.String() {
 		sess.close()
-		return nil, rebaseline("the server's history is %s, and was %s", sess.id, s.id)
+		return nil, fmt.Errorf("%w: it is %s, and was %s", errHistory, sess.id, s.id)
 	}
 	return sess, nil
+}
+
+// errHistory ends a Stream whose server is not the one that Init saw: Init finds
+// out whether the log can go on.
+var errHistory = errors.New("the server's history has changed")
+
+// invalidated says why an invalid slot cannot be used.
+func (h *slotState) invalidated() string {
+	why := map[string]string{
+		"wal_removed":            fmt.Sprintf("it needed WAL that the server has removed (max_slot_wal_keep_size is %s)", bytesText(h.LimitBytes)),
+		"rows_removed":           "rows of the catalog that it needed were vacuumed at the primary (hot_standby_feedback keeps them)",
+		"wal_level_insufficient": "the primary's wal_level is not logical any more",
+		"idle_timeout":           "it was not used for longer than idle_replication_slot_timeout",
+	}[h.Invalid]
+	if why == "" {
+		why = h.Invalid
+	}
+	return fmt.Sprintf("slot %s was invalidated: %s", h.Name, why)
+}
+
+func bytesText(n int64) string {
+	if n < 0 {
+		return "not set"
+	}
+	return fmt.Sprintf("%d MB", n>>20)
 }
 
 // rebaseline is ErrReBaselineRequired with a sentence that says why.

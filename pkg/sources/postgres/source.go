@@ -22,15 +22,20 @@ type Source struct {
 
 	// acked is the last position acknowledged, durably if the slot is permanent.
 	acked atomic.Uint64
-	gate  gate
+	// walsender is the server's process that this source streams from.
+	walsender atomic.Uint32
+	gate      gate
 
 	mu      sync.Mutex
 	log     engine.LogID // as the engine names it when it acknowledges
 	session *session     // idle, between Baseline and Stream
+	status  SlotStatus   // as the server last said
 	poke    func()       // tells the stream's reader of an acknowledgement
 	// known are the tables as the last baseline, and the stream since, had them,
 	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
 	known map[uint32]*engine.Schema
+	// wentBack is set when the server was seen behind the cursor; for Init.
+	wentBack bool
 }
 
 var _ engine.SyncSource = (*Source)(nil)
@@ -41,7 +46,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL source: %w", err)
 	}
-	return &Source{cfg: cfg, scratch: spill.NewDir(cfg.Scratch)}, nil
+	return &Source{cfg: cfg}, nil
 }
 
 // Init checks what replication needs at the server, makes the publication if it
@@ -61,6 +66,7 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 	if s.slot == "" {
 		s.slot = objectName(env.NodeID, env.Source)
 	}
+	s.scratch = spill.NewDir(env.Scratch)
 	s.takeSession().end()
 	s.env.Report(engine.ReasonConnecting, nil)
 	tables, id, err := s.prepare(ctx)
@@ -68,14 +74,18 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 		return engine.Info{}, err
 	}
 	s.id = id
+	history, continues, err := s.history(ctx, id)
+	if err != nil {
+		return engine.Info{}, s.asSourceError(err)
+	}
 	s.known = map[uint32]*engine.Schema{}
-	info := engine.Info{Mints: true, History: id.String()}
+	info := engine.Info{Mints: true, History: history, Continues: continues}
 	for _, t := range tables {
 		schema, _ := env.Schemas.Define(t.schema)
 		s.known[schema.RelationOID] = schema
 		info.Tables = append(info.Tables, schema)
 	}
-	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", id.String(),
+	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", history,
 		"publication", s.publication, "slot", s.slot, "tables", len(tables))
 	return info, nil
 }

@@ -38,6 +38,8 @@ func (s *Source) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 		return rebaseline("there is no cursor to go on from")
 	}
 	s.acked.Store(uint64(cursor))
+	stop := s.watch(ctx, s.slot)
+	defer stop()
 	var cause error
 	for pause := 200 * time.Millisecond; ; pause = min(2*pause, s.cfg.retry) {
 		if sess == nil {
@@ -46,9 +48,11 @@ func (s *Source) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 		if err == nil {
 			pause = 200 * time.Millisecond
 			s.env.Report(engine.ReasonStreaming, nil)
+			s.walsender.Store(sess.PID())
 			cursor, err = s.stream(ctx, sess, cursor, sink)
 			sess.close()
 			sess = nil
+			s.walsender.Store(0)
 		}
 		if err = s.verdict(ctx, err); err != nil {
 			var lost *lostError
@@ -109,7 +113,7 @@ func (s *Source) verdict(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.As(err, &apply):
 		return apply.err
-	case errors.Is(err, engine.ErrReBaselineRequired), errors.Is(err, errMessage):
+	case errors.Is(err, engine.ErrReBaselineRequired), errors.Is(err, errMessage), errors.Is(err, errHistory):
 		return err
 	}
 	var unidentified *identityError
