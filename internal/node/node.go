@@ -18,7 +18,6 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/version"
 	"github.com/tributary-dev/tributary/pkg/engine"
-	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
@@ -39,6 +38,7 @@ type node struct {
 	cfg      *nodeconfig.Config
 	log      *slog.Logger
 	instance string
+	store    engine.Store
 	engine   *engine.Engine
 	server   *server.Server
 	metrics  *prometheus.Registry
@@ -51,8 +51,11 @@ type node struct {
 
 // Run runs a node until ctx ends, then drains it: readers are asked to move and
 // given DrainTimeout for it. It returns nil after an orderly end.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) (err error) {
 	n, err := build(o)
+	if n.store != nil {
+		defer func() { err = errors.Join(err, n.store.Close()) }()
+	}
 	if err != nil {
 		return err
 	}
@@ -111,6 +114,8 @@ func (n *node) drain() {
 	}
 }
 
+// build puts a node together. Its store, if it has one, is to be closed even if
+// something else went wrong.
 func build(o Options) (*node, error) {
 	n := &node{cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
 	if n.log == nil {
@@ -119,13 +124,23 @@ func build(o Options) (*node, error) {
 	if n.instance == "" {
 		n.instance = instanceName()
 	}
-	st := store.NewMemory(store.MemoryOptions{JournalBytes: int(n.cfg.Storage.Journal.MaxBytes)})
-	n.engine = engine.New(engine.Options{NodeID: n.cfg.Node.ID, Store: st, Logger: n.log})
+	st, scratch, err := n.openStore()
+	if err != nil {
+		return n, err
+	}
+	n.store = st
+	n.engine = engine.New(engine.Options{
+		NodeID: n.cfg.Node.ID, Store: st, Logger: n.log, Scratch: scratch,
+		Retention: engine.Retention{
+			Bytes: int64(n.cfg.Storage.Journal.MaxBytes), MaxBytes: int64(n.cfg.Storage.Journal.LimitBytes),
+			Readers: n.cfg.Storage.Journal.ReaderRetention,
+		},
+	})
 	for i := range n.cfg.Sources {
 		s := &n.cfg.Sources[i]
 		src, err := n.source(s)
 		if err != nil {
-			return nil, fmt.Errorf("source %q: %w", s.Name, err)
+			return n, fmt.Errorf("source %q: %w", s.Name, err)
 		}
 		n.engine.AddSource(s.Name, src, engine.Keep{})
 	}
@@ -143,7 +158,7 @@ func build(o Options) (*node, error) {
 
 func (n *node) source(s *nodeconfig.Source) (engine.SyncSource, error) {
 	if s.Postgres != nil {
-		return postgresSource(s.Postgres, n.cfg.Storage.Type == nodeconfig.StoragePebble)
+		return postgresSource(s.Postgres, n.store.Durable())
 	}
 	return n.fanoutSource(s)
 }

@@ -59,6 +59,7 @@ func (n *node) Status() nodeconfig.Statusz {
 	}
 	doc.Readers = append(doc.Readers, n.readers()...)
 	doc.Refused = n.refused()
+	doc.Store = n.storeStatus()
 	return doc
 }
 
