@@ -84,13 +84,25 @@ func (c Config) Parse(ctx context.Context) (*pgconn.Config, error) {
 // Connect opens a session with the pinned settings. name is how the server
 // knows it, unless the connection string says.
 func Connect(ctx context.Context, cfg *pgconn.Config, name string) (*pgconn.PgConn, error) {
+	return ConnectTo(ctx, cfg, name, "")
+}
+
+// ConnectTo is Connect to one address of those that the configuration's hosts
+// have, as Address gives it: so that several sessions are with one server. The
+// empty address allows any.
+func ConnectTo(ctx context.Context, cfg *pgconn.Config, name, address string) (*pgconn.PgConn, error) {
 	for k, v := range pinned {
 		cfg.RuntimeParams[k] = v
 	}
 	if cfg.RuntimeParams["application_name"] == "" {
 		cfg.RuntimeParams["application_name"] = name
 	}
-	cfg.DialFunc = dial
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if address != "" && addr != address {
+			return nil, fmt.Errorf("%s is passed over: other sessions are with the server at %s", addr, address)
+		}
+		return dial(ctx, network, addr)
+	}
 	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	c, err := pgconn.ConnectConfig(dialCtx, cfg)
@@ -99,6 +111,9 @@ func Connect(ctx context.Context, cfg *pgconn.Config, name string) (*pgconn.PgCo
 	}
 	return c, err
 }
+
+// Address is where a session's server is.
+func Address(c *pgconn.PgConn) string { return c.Conn().RemoteAddr().String() }
 
 // Close ends a session. It does not wait for a server that does not answer.
 func Close(c *pgconn.PgConn) {

@@ -39,6 +39,7 @@ func (s *Source) Baseline(ctx context.Context, sink engine.Sink) error {
 	if err != nil {
 		return s.asSourceError(err)
 	}
+	defer s.watch(ctx, s.firstSlot())()
 	var sess *session
 	for range baselineTries {
 		if sess, err = s.tryBaseline(ctx, sink, id); !errors.Is(err, errRewritten) && !errors.Is(err, errLocked) {
@@ -204,7 +205,7 @@ func (s *Source) copyTables(ctx context.Context, w engine.BaselineWriter, sess *
 	g, gctx := errgroup.WithContext(ctx)
 	pingCtx, stop := context.WithCancel(gctx)
 	g.Go(func() error {
-		for sleep(pingCtx, idlePing) == nil {
+		for sleep(pingCtx, s.cfg.ping) == nil {
 			// Its answer is not waited for with pingCtx: an interrupted answer would
 			// break the session.
 			if _, err := sess.query(gctx, "IDENTIFY_SYSTEM"); err != nil {

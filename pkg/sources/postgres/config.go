@@ -46,6 +46,10 @@ type Config struct {
 	advance time.Duration
 	// watch is how often the server is asked for the slot; tests shorten it.
 	watch time.Duration
+	// ping is how often a session is used while a baseline goes on; tests shorten it.
+	ping time.Duration
+	// silence, if set, is how long a server may say nothing.
+	silence time.Duration
 	// retry is the longest wait between two attempts to connect; tests shorten it.
 	retry time.Duration
 	// patience is how long a slot that is in use is waited for.
@@ -90,6 +94,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.advance == 0 {
 		c.advance = advanceEvery
+	}
+	if c.ping == 0 {
+		c.ping = idlePing
 	}
 	if c.watch == 0 {
 		c.watch = watchEvery

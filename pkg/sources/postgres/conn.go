@@ -15,7 +15,8 @@ import (
 // conn is a connection whose messages can also be read without pgconn.
 type conn struct {
 	*pgconn.PgConn
-	frames *frames
+	frames  *frames
+	address string
 }
 
 // access is how the server is reached.
@@ -41,17 +42,50 @@ func (s *Source) connect(ctx context.Context, replication bool) (*conn, error) {
 		c.frames = newFrames(r)
 		return pgproto3.NewFrontend(c.frames, w)
 	}
-	if c.PgConn, err = pgsession.Connect(ctx, cfg, s.appName()); err != nil {
+	if c.PgConn, err = pgsession.ConnectTo(ctx, cfg, s.appName(), s.pinned()); err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		return nil, connectProblem(err, cfg.User, replication)
 	}
-	if _, err := c.query(ctx, pgsession.NoTimeouts); err != nil {
+	c.address = s.pin(pgsession.Address(c.PgConn))
+	qctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	if _, err := c.query(qctx, pgsession.NoTimeouts); err != nil {
 		c.close()
+		if ctx.Err() == nil && qctx.Err() != nil {
+			return nil, &Problem{Reason: ServerUnreachable, What: fmt.Sprintf("the server has not answered for %s", answerWithin)}
+		}
 		return nil, err
 	}
 	return c, nil
+}
+
+// Where several hosts could be connected to, all sessions are with the one that
+// the first has found, until its connection is lost.
+
+// pinned is the address that sessions are with; empty before the first.
+func (s *Source) pinned() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.address
+}
+
+// pin makes an address that of all further sessions, if there is none yet.
+func (s *Source) pin(address string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.address == "" {
+		s.address = address
+	}
+	return address
+}
+
+// unpin lets the next session be with any server.
+func (s *Source) unpin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.address = ""
 }
 
 func (s *Source) appName() string {

@@ -71,6 +71,8 @@ type model struct {
 	partial   []string // tables that were baselined alone, and why
 	heads     atomic.Int64
 	runs      int // of large transactions
+	history   string
+	epochs    int
 	advanced  int // times that the cursor moved without changes
 	broken    error
 }
@@ -508,7 +510,13 @@ func (n *node) run(ctx context.Context) error {
 		Logger: slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for {
 		var err error
+		env.History, env.Cursor = n.model.history, n.model.cursor
 		if n.info, err = n.src.Init(ctx, env); err == nil {
+			if n.info.History != n.model.history && !n.info.Continues {
+				n.model.epochs++
+				n.model.cursor = "" // of another log
+			}
+			n.model.history = n.info.History
 			if n.model.cursor == "" || !n.src.SupportsResume() {
 				err = n.src.Baseline(ctx, n.model)
 			}
@@ -522,7 +530,7 @@ func (n *node) run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, engine.ErrReBaselineRequired):
 			n.model.cursor = ""
-		case errors.As(err, &se):
+		case errors.As(err, &se), errors.Is(err, errHistory):
 		default:
 			return err
 		}

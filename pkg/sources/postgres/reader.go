@@ -31,7 +31,8 @@ type reader struct {
 	idle      engine.LSN // newest position that needs nothing of us, if nothing is in flight
 	advanced  time.Time  // when the cursor was last moved to it
 	sent      time.Time  // of the last status
-	heard     time.Time  // of the last message
+	heard     time.Time  // of the last read that brought something
+	silence   time.Duration
 	messages  int
 	lastRead  time.Time
 	quick     int // reads in a row that came within a burst of each other
@@ -105,7 +106,8 @@ func (r *reader) start(ctx context.Context) error {
 
 // step takes one message.
 func (r *reader) step(ctx context.Context) error {
-	if !r.sess.frames.buffered() {
+	waits := !r.sess.frames.buffered()
+	if waits {
 		if err := r.beforeRead(ctx); err != nil {
 			return err
 		}
@@ -118,11 +120,20 @@ func (r *reader) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if waits {
+		r.heard = time.Now()
+	}
 	switch typ {
 	case 'd':
 		return r.copyData(ctx, body)
 	case 'E':
 		return serverError(body)
+	case 'N':
+		// Where servers up to 17 end the stream, later ones pass over changes, and
+		// give no more than a warning of it.
+		if w := serverError(body); sqlState(w) == "55000" {
+			return rebaseline("the publication was not there, or was made again, and changes were passed over (%v)", w)
+		}
 	case 'c', 'C', 'Z':
 		return errors.New("the server ended the stream")
 	}
@@ -137,10 +148,16 @@ const (
 	quickReads = 8
 )
 
-// silence is how long the server may say nothing. It is long since a server
-// that decodes a large transaction of other tables says nothing either; a broken
-// network is noticed much sooner, by TCP (see dial).
-const silence = 5 * time.Minute
+// silence is how long a server may say nothing that is asked with every status:
+// as long as it waits for us, but no less than a minute. A network that drops
+// everything is noticed sooner, by TCP (see pgsession); this is for what answers
+// in its place.
+func silence(senderTimeout time.Duration) time.Duration {
+	if senderTimeout <= 0 {
+		return 5 * time.Minute
+	}
+	return max(senderTimeout, time.Minute)
+}
 
 // beforeRead is what is done while the socket has nothing buffered: whole
 // transactions go to the applier, the server hears of us, and under load the
@@ -192,6 +209,9 @@ func (r *reader) acknowledged() {
 // nextStatus is when the server has to hear of us: soon, while something is not
 // confirmed yet.
 func (r *reader) nextStatus(now time.Time) time.Time {
+	if r.s.cfg.Permanent && r.asked.Load() && r.confirmed < r.idle {
+		return now.Add(advanceAsked) // a server that shuts down waits for it
+	}
 	if r.confirmed < r.dec.end {
 		return now.Add(min(statusLag, r.sess.interval))
 	}
@@ -201,7 +221,7 @@ func (r *reader) nextStatus(now time.Time) time.Time {
 // tick is what is done when a read has timed out.
 func (r *reader) tick() error {
 	now := time.Now()
-	if silent := now.Sub(r.heard); silent > silence {
+	if silent := now.Sub(r.heard); silent > r.silence {
 		return fmt.Errorf("the server has not answered for %s", silent.Round(time.Second))
 	}
 	r.advance(now)
@@ -322,8 +342,12 @@ func (r *reader) walData(ctx context.Context, msg []byte) error {
 	return r.awaitSpace(ctx)
 }
 
-// advanceEvery is how often the cursor follows an idle stream.
-const advanceEvery = 10 * time.Second
+const (
+	// advanceEvery is how often the cursor follows an idle stream.
+	advanceEvery = 10 * time.Second
+	// advanceAsked is how often it does while the server asks for an answer.
+	advanceAsked = 100 * time.Millisecond
+)
 
 // advance moves the cursor over what held nothing of ours, if nothing is in
 // flight: a slot that outlives its connection is confirmed no further than the
@@ -332,7 +356,7 @@ func (r *reader) advance(now time.Time) {
 	if !r.s.cfg.Permanent || r.dec.inTx || r.held.current != nil || r.idle <= r.dec.end || engine.LSN(r.s.acked.Load()) < r.dec.end {
 		return
 	}
-	if since := now.Sub(r.advanced); since < r.s.cfg.advance && (!r.asked.Load() || since < 100*time.Millisecond) {
+	if since := now.Sub(r.advanced); since < r.s.cfg.advance && (!r.asked.Load() || since < advanceAsked) {
 		return
 	}
 	r.advanced = now

@@ -14,8 +14,9 @@ type session struct {
 	*conn
 	slot       string
 	id         identity
-	consistent engine.LSN // a new slot's consistent point
-	interval   time.Duration
+	consistent engine.LSN    // a new slot's consistent point
+	interval   time.Duration // between statuses
+	silence    time.Duration // that is taken for a broken connection
 }
 
 // problem says why the slot cannot be used, or nil.
@@ -65,9 +66,17 @@ func (s *Source) openSession(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.walsender.Store(c.PID())
 	sess := &session{conn: c, slot: s.slot}
+	var timeout time.Duration
 	if sess.id, err = c.identify(ctx); err == nil {
-		sess.interval, err = c.statusInterval(ctx)
+		timeout, err = c.senderTimeout(ctx)
+	}
+	if sess.interval = 10 * time.Second; timeout > 0 {
+		sess.interval = min(sess.interval, timeout/3)
+	}
+	if sess.silence = s.cfg.silence; sess.silence == 0 {
+		sess.silence = silence(timeout)
 	}
 	if err != nil {
 		c.close()
@@ -76,8 +85,8 @@ func (s *Source) openSession(ctx context.Context) (*session, error) {
 	return sess, nil
 }
 
-// statusInterval is how often the server wants to hear of us.
-func (c *conn) statusInterval(ctx context.Context) (time.Duration, error) {
+// senderTimeout is how long the server waits to hear of us; 0 for ever.
+func (c *conn) senderTimeout(ctx context.Context) (time.Duration, error) {
 	v, err := c.setting(ctx, "wal_sender_timeout")
 	if err != nil {
 		return 0, err
@@ -86,18 +95,21 @@ func (c *conn) statusInterval(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("wal_sender_timeout is %q: %w", v, err)
 	}
-	if timeout <= 0 {
-		return 10 * time.Second, nil
+	return timeout, nil
+}
+
+// firstSlot is the slot of a baseline; it is temporary.
+func (s *Source) firstSlot() string {
+	if s.cfg.Permanent {
+		return s.slot[:min(len(s.slot), 55)] + "_initial"
 	}
-	return min(10*time.Second, timeout/3), nil
+	return s.slot
 }
 
 // createSlot creates a temporary slot in the session, and returns the snapshot
 // that it exports, which lives until the session's next command.
 func (s *Source) createSlot(ctx context.Context, sess *session) (snapshot string, err error) {
-	if s.cfg.Permanent {
-		sess.slot = s.slot[:min(len(s.slot), 55)] + "_initial"
-	}
+	sess.slot = s.firstSlot()
 	stop := s.explainWait(ctx, sess.slot)
 	rows, err := sess.query(ctx, fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot)))
 	stop()

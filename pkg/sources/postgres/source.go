@@ -30,6 +30,7 @@ type Source struct {
 	log     engine.LogID // as the engine names it when it acknowledges
 	session *session     // idle, between Baseline and Stream
 	status  SlotStatus   // as the server last said
+	address string       // see pin
 	poke    func()       // tells the stream's reader of an acknowledgement
 	// known are the tables as the last baseline, and the stream since, had them,
 	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
@@ -67,6 +68,7 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 		s.slot = objectName(env.NodeID, env.Source)
 	}
 	s.scratch = spill.NewDir(env.Scratch)
+	s.unpin()
 	s.takeSession().end()
 	s.env.Report(engine.ReasonConnecting, nil)
 	tables, id, err := s.prepare(ctx)

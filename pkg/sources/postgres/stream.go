@@ -48,11 +48,9 @@ func (s *Source) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 		if err == nil {
 			pause = 200 * time.Millisecond
 			s.env.Report(engine.ReasonStreaming, nil)
-			s.walsender.Store(sess.PID())
 			cursor, err = s.stream(ctx, sess, cursor, sink)
 			sess.close()
 			sess = nil
-			s.walsender.Store(0)
 		}
 		if err = s.verdict(ctx, err); err != nil {
 			var lost *lostError
@@ -84,6 +82,7 @@ func startOf(from engine.Cursors) (engine.LSN, error) {
 
 // resume opens a session after the last one was lost.
 func (s *Source) resume(ctx context.Context, cursor engine.LSN, cause error) (*session, error) {
+	s.unpin()
 	if s.cfg.Permanent {
 		return s.resumeSession(ctx, cursor)
 	}
@@ -144,7 +143,7 @@ func (s *Source) report(cause error) {
 // stream runs one session: this goroutine owns the socket, another one applies.
 // It returns the position that has been applied.
 func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, sink engine.Sink) (engine.LSN, error) {
-	r := &reader{s: s, sess: sess, box: newMailbox(), confirmed: engine.LSN(s.acked.Load())}
+	r := &reader{s: s, sess: sess, silence: sess.silence, box: newMailbox(), confirmed: engine.LSN(s.acked.Load())}
 	r.held = newHolding(s.scratch)
 	defer r.held.close()
 	r.head = func(p engine.Position, t engine.Time) { sink.Head(engine.LogID{}, p, t) }

@@ -168,6 +168,10 @@ func (s *Source) watch(ctx context.Context, slot string) (stop func()) {
 func (s *Source) look(ctx context.Context, c **conn, slot string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	if *c != nil && (*c).address != s.pinned() { // the stream has moved to another server
+		(*c).close()
+		*c = nil
+	}
 	if *c == nil {
 		if *c, err = s.connect(ctx, false); err != nil {
 			return err
