@@ -255,8 +255,8 @@ func (b *baseline) announce() {
 	if s.state.Baselines++; s.state.Baselines > 1 {
 		s.state.Rebaselines++
 	}
-	delete(s.pending, CursorKey{b.log, b.spec.Scope})
 	s.mu.Unlock()
+	s.keepParts(CursorKey{b.log, b.spec.Scope}, nil)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	older := func(l LogID) bool { return l.Origin == b.log.Origin && l.Epoch < b.log.Epoch }

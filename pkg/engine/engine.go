@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tributary-dev/tributary/pkg/engine/spill"
 )
 
 // Options configure an Engine. NodeID and Store are required.
@@ -37,7 +39,7 @@ type Engine struct {
 	log       *slog.Logger
 	sources   []*source
 	retention Retention
-	scratch   string
+	scratch   *spill.Dir
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced at each commit and change of adverts
@@ -83,7 +85,7 @@ func New(o Options) *Engine {
 	e := &Engine{
 		id: o.NodeID, store: o.Store, now: o.Now, log: o.Logger,
 		changed: make(chan struct{}), logs: map[LogID]*logState{}, readers: map[readerKey]ReaderAck{},
-		savedAcks: map[readerKey]ReaderAck{}, retention: o.Retention.withDefaults(), scratch: o.Scratch,
+		savedAcks: map[readerKey]ReaderAck{}, retention: o.Retention.withDefaults(), scratch: spill.NewDir(o.Scratch),
 	}
 	var last Time
 	v := o.Store.View()

@@ -165,62 +165,148 @@ func (s *source) ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block
 	if !ok {
 		return &HoleError{key, "", blocks[0].Prev}
 	}
-	m := merger{tx: tx}
-	s.mu.Lock()
-	parts := s.pending[key]
-	s.mu.Unlock()
-	var done []*Block
+	in := carrying{s: s, tx: tx, m: merger{tx: tx}, key: key, compare: compare, parts: s.openParts(key)}
+	in.before = in.parts
+	start := cursor
 	for _, b := range blocks {
-		b, follows, err := follow(key, cursor.Position, parts, b, compare)
+		if err = in.add(b, &cursor); err != nil {
+			break
+		}
+	}
+	if err == nil && cursor != start {
+		err = s.commit(tx, cursor, compare, in.done, nil)
+	}
+	if err != nil { // what had come of the transaction that was open before still counts
+		in.let(in.parts)
+		return err
+	}
+	s.keepParts(key, in.parts)
+	return nil
+}
+
+// carrying is a run of blocks of a carried log within one store transaction.
+type carrying struct {
+	s       *source
+	tx      Tx
+	m       merger
+	key     CursorKey
+	compare Comparator
+	parts   *parts   // of the transaction that is open
+	before  *parts   // of the one that was open at the start
+	done    []*Block // applied, to be appended to the log
+}
+
+// add takes a block, and moves the cursor if a transaction ends in it.
+func (c *carrying) add(b *Block, cursor *Cursor) error {
+	b, follows, err := follow(c.key, cursor.Position, c.parts, b, c.compare)
+	if err != nil || !follows {
+		return err
+	}
+	if b.Part == 0 {
+		c.let(c.parts)
+		c.parts = nil
+	}
+	if !b.Last {
+		if c.parts == nil {
+			c.parts = startParts(c.s.engine.scratch, b)
+		}
+		return c.parts.add(b)
+	}
+	if whole := c.parts; whole != nil {
+		c.parts = nil
+		defer c.let(whole)
+		if err := c.append(); err != nil {
+			return err
+		}
+		err := whole.each(func(p *Block) error {
+			if err := c.in(p); err != nil {
+				return err
+			}
+			return c.append()
+		})
 		if err != nil {
 			return err
 		}
-		if !follows {
-			continue
-		}
-		if b.Part == 0 {
-			parts = nil
-		}
-		if !b.Last {
-			parts = append(parts, b)
-			continue
-		}
-		whole := append(parts, b)
-		parts = nil
-		for _, p := range whole {
-			if err := m.blockIn(key.Log, p); err != nil {
-				return fmt.Errorf("log %s: the block up to %s cannot be applied: %w", key.Log, p.Position, err)
-			}
-		}
-		done = append(done, whole...)
-		cursor = Cursor{key, b.Position, max(cursor.Time, b.Time)}
 	}
-	wait := func() {
-		s.mu.Lock()
-		s.pending[key] = parts
-		s.mu.Unlock()
+	if err := c.in(b); err != nil {
+		return err
 	}
-	if len(done) == 0 {
-		wait()
+	*cursor = Cursor{c.key, b.Position, max(cursor.Time, b.Time)}
+	return nil
+}
+
+// let lets go of parts that are of no more use, but for those that were there
+// before: they are needed again if this run fails.
+func (c *carrying) let(p *parts) {
+	if p != c.before {
+		p.close()
+	}
+}
+
+// in applies a block.
+func (c *carrying) in(b *Block) error {
+	if err := c.m.blockIn(c.key.Log, b); err != nil {
+		return fmt.Errorf("log %s: the block up to %s cannot be applied: %w", c.key.Log, b.Position, err)
+	}
+	c.done = append(c.done, b)
+	return nil
+}
+
+// append moves what has been applied to the log.
+func (c *carrying) append() error {
+	if len(c.done) == 0 {
 		return nil
 	}
-	return s.commit(tx, cursor, compare, done, wait)
+	err := c.s.policy.Append(c.tx, c.key.Log, c.compare, c.done)
+	c.done = nil
+	return err
+}
+
+// openParts returns what there is of the open transaction of a log, or nil.
+func (s *source) openParts(key CursorKey) *parts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pending[key]
+}
+
+// keepParts puts p, which may be nil, in the place of what openParts returned.
+func (s *source) keepParts(key CursorKey, p *parts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was := s.pending[key]; was != p {
+		was.close()
+	}
+	if p == nil {
+		delete(s.pending, key)
+	} else {
+		s.pending[key] = p
+	}
+}
+
+// dropParts forgets every open transaction.
+func (s *source) dropParts() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pending {
+		p.close()
+	}
+	s.pending = map[CursorKey]*parts{}
 }
 
 // follow checks that b is what comes next after the cursor and the parts that
 // wait, and takes off what was applied already. follows is false for a
 // repetition.
-func follow(key CursorKey, cursor Position, parts []*Block, b *Block, compare Comparator) (next *Block, follows bool, err error) {
+func follow(key CursorKey, cursor Position, parts *parts, b *Block, compare Comparator) (next *Block, follows bool, err error) {
 	if compare(b.Position, cursor) <= 0 {
 		return nil, false, nil
 	}
 	if b.Part > 0 {
-		if len(parts) == 0 || parts[len(parts)-1].Part+1 != b.Part || parts[0].Position != b.Position {
+		if parts == nil || parts.next != b.Part || parts.position != b.Position {
 			return nil, false, fmt.Errorf("part %d of the transaction at %s has no part before it: %w", b.Part, b.Position, &HoleError{key, cursor, b.Prev})
 		}
-		if b.Prev != parts[0].Prev { // the first part began before the cursor
+		if b.Prev != parts.prev { // the first part began before the cursor
 			c := *b
-			c.Prev, b = parts[0].Prev, &c
+			c.Prev, b = parts.prev, &c
 		}
 		return b, true, nil
 	}

@@ -19,10 +19,10 @@ type source struct {
 	mu       sync.Mutex
 	state    SourceState
 	info     Info
-	own      LogID                  // the log minted here; zero if the source carries
-	cancel   func(error)            // ends the current Stream
-	newEpoch bool                   // a new epoch must be minted before the next baseline
-	pending  map[CursorKey][]*Block // parts of transactions that are not complete
+	own      LogID                // the log minted here; zero if the source carries
+	cancel   func(error)          // ends the current Stream
+	newEpoch bool                 // a new epoch must be minted before the next baseline
+	pending  map[CursorKey]*parts // of transactions that are not complete
 }
 
 // SourceState is what a source says of itself, for status.
@@ -94,8 +94,9 @@ func (s *source) attempt(ctx context.Context, baseline *bool, cause *string) err
 	defer cancel(nil)
 	s.mu.Lock()
 	s.cancel = cancel
-	s.pending = map[CursorKey][]*Block{}
 	s.mu.Unlock()
+	s.dropParts()
+	defer s.dropParts()
 
 	err := s.live(ctx, baseline, cause)
 	if c := context.Cause(ctx); errors.Is(c, errNewEpoch) {
@@ -108,7 +109,7 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 	e := s.engine
 	info, err := s.sync.Init(ctx, Env{
 		NodeID: e.id, Source: s.name, Schemas: s.knownSchemas(), Report: s.report, Logger: e.log.With("source", s.name),
-		History: s.history(), Cursor: s.ownCursor(), Scratch: e.scratch,
+		History: s.history(), Cursor: s.ownCursor(), Scratch: e.scratch.Path(),
 	})
 	if err != nil {
 		return err
