@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,7 @@ type node struct {
 	metrics  *prometheus.Registry
 	edges    client.Edges
 	upstream []*upstream // fan-out sources, in the order of the configuration
+	sinks    []delivery  // in the order of the configuration
 
 	draining    atomic.Bool
 	wiringEpoch atomic.Uint64
@@ -89,6 +91,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	if len(n.upstream) > 0 {
 		g.Go(func() error { return n.watchWiring(run) })
+	}
+	for _, d := range n.sinks {
+		g.Go(func() error { return d.deliver(run) })
 	}
 	g.Go(func() error {
 		select {
@@ -144,7 +149,14 @@ func build(o Options) (*node, error) {
 		}
 		n.engine.AddSource(s.Name, src, engine.Keep{})
 	}
+	for i := range n.cfg.Sinks {
+		s := &n.cfg.Sinks[i]
+		if err := n.addSink(s); err != nil {
+			return n, fmt.Errorf("sink %q: %w", s.Name, err)
+		}
+	}
 	n.metrics.MustRegister(
+		n.sinkMetrics(),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engine.Status},
 	)
 	n.server = server.New(server.Config{
@@ -173,31 +185,33 @@ func postgresSource(p *nodeconfig.Postgres, durable bool) (engine.SyncSource, er
 // the connection string: it is read for each connection, and so are the files
 // that the string names.
 func postgresConfig(p *nodeconfig.Postgres, durable bool) postgres.Config {
-	u := url.URL{Scheme: "postgres", Path: "/" + p.Database}
-	hosts := ""
-	for i, h := range p.Hosts {
-		if i > 0 {
-			hosts += ","
-		}
-		hosts += net.JoinHostPort(h.Host, fmt.Sprint(h.Port))
-	}
-	u.Host = hosts
-	q := url.Values{"sslmode": {p.SSLMode}, "target_session_attrs": {p.TargetSessionAttrs}}
-	for name, path := range map[string]string{"sslrootcert": p.SSLRootCert, "sslcert": p.SSLCert, "sslkey": p.SSLKey} {
-		if path != "" {
-			q.Set(name, path)
-		}
-	}
-	u.RawQuery = q.Encode()
 	tables := make([]engine.TableName, len(p.Tables))
 	for i, t := range p.Tables {
 		tables[i] = engine.TableName{Schema: t.Schema, Name: t.Name}
 	}
 	return postgres.Config{
-		ConnString:  u.String(),
+		ConnString:  connString(p.Hosts, p.Database, p.TargetSessionAttrs, p.SSLMode, p.SSLRootCert, p.SSLCert, p.SSLKey),
 		Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
 		Tables:      tables, Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot, Permanent: durable,
 	}
+}
+
+// connString names a server, without a user or a password.
+func connString(hosts []nodeconfig.Host, database, attrs, sslMode, rootCert, cert, key string) string {
+	u := url.URL{Scheme: "postgres", Path: "/" + database}
+	addresses := make([]string, len(hosts))
+	for i, h := range hosts {
+		addresses[i] = net.JoinHostPort(h.Host, fmt.Sprint(h.Port))
+	}
+	u.Host = strings.Join(addresses, ",")
+	q := url.Values{"sslmode": {sslMode}, "target_session_attrs": {attrs}}
+	for name, path := range map[string]string{"sslrootcert": rootCert, "sslcert": cert, "sslkey": key} {
+		if path != "" {
+			q.Set(name, path)
+		}
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 func (n *node) metricsHandler() http.Handler {

@@ -60,6 +60,9 @@ func (n *node) Status() nodeconfig.Statusz {
 	doc.Readers = append(doc.Readers, n.readers()...)
 	doc.Refused = n.refused()
 	doc.Store = n.storeStatus()
+	for _, d := range n.sinks {
+		doc.Sinks = append(doc.Sinks, d.describe())
+	}
 	return doc
 }
 
@@ -86,6 +89,7 @@ func (n *node) routes() *http.ServeMux {
 		_ = e.Encode(n.Status())
 	})
 	mux.Handle("GET /metrics", n.metricsHandler())
+	n.sinkRoutes(mux)
 	mux.Handle("/v1/", readapi.Handler(n.engine))
 	return mux
 }

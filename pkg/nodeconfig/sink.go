@@ -3,7 +3,10 @@ package nodeconfig
 import (
 	"fmt"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 )
 
 // What becomes of an entry that a sink's target rejects.
@@ -20,6 +23,13 @@ type Sink struct {
 	// Tables to deliver; all when empty.
 	Tables   []Table `yaml:"tables,omitempty"`
 	OnReject string  `yaml:"onReject"`
+	// DeadLetters bounds what is put aside; at the bound the sink holds.
+	DeadLetters DeadLetters `yaml:"deadLetters,omitempty"`
+}
+
+// DeadLetters bounds the entries that a sink puts aside.
+type DeadLetters struct {
+	MaxEntries int `yaml:"maxEntries"`
 }
 
 // PostgresSink is a database that tables are written to.
@@ -53,10 +63,37 @@ type HTTPSink struct {
 	TokenFile string `yaml:"tokenFile,omitempty"`
 	// TLS says whom to trust and what certificate to show.
 	TLS *ClientTLS `yaml:"tls,omitempty"`
+	// Headers are sent with each request.
+	Headers []HTTPHeader `yaml:"headers,omitempty"`
+	// Gzip compresses what is sent.
+	Gzip bool `yaml:"gzip,omitempty"`
+	// Timeout of one request.
+	Timeout time.Duration `yaml:"timeout"`
+	// MaxBatchBytes is about how much one request holds.
+	MaxBatchBytes Size `yaml:"maxBatchBytes"`
 }
+
+// HTTPHeader is a header; its value is given, or in a file.
+type HTTPHeader struct {
+	Name      string `yaml:"name"`
+	Value     string `yaml:"value,omitempty"`
+	ValueFile string `yaml:"valueFile,omitempty"`
+}
+
+// Defaults of sinks.
+const (
+	DefaultMaxDeadLetters = 1000
+	DefaultHTTPTimeout    = 30 * time.Second
+	DefaultMaxBatchBytes  = 1 << 20
+)
 
 func (s *Sink) setDefaults() {
 	def(&s.OnReject, RejectHold)
+	def(&s.DeadLetters.MaxEntries, DefaultMaxDeadLetters)
+	if h := s.HTTP; h != nil {
+		def(&h.Timeout, DefaultHTTPTimeout)
+		def(&h.MaxBatchBytes, DefaultMaxBatchBytes)
+	}
 	if p := s.Postgres; p != nil {
 		for i := range p.Hosts {
 			def(&p.Hosts[i].Port, DefaultPostgresPort)
@@ -78,6 +115,7 @@ func (s *Sink) check(p *problems, path, storage string) {
 	count(p, path+".tables", len(s.Tables), 0, maxTables)
 	tables(p, path+".tables", s.Tables)
 	oneOf(p, path+".onReject", s.OnReject, []string{RejectHold, RejectDeadLetter})
+	between(p, path+".deadLetters.maxEntries", s.DeadLetters.MaxEntries, 1, 100_000, "from 1 to 100000")
 	if s.OnReject == RejectDeadLetter && storage != StoragePebble {
 		p.at(path+".onReject", "is DeadLetter, and the store is in memory", "set storage.type to pebble, so that what is put aside outlives the node, or use Hold")
 	}
@@ -98,7 +136,32 @@ func (s *HTTPSink) check(p *problems, path string) {
 	}
 	text(p, path+".tokenFile", s.TokenFile, 0, 4096)
 	s.TLS.check(p, path+".tls")
+	between(p, path+".timeout", s.Timeout, 100*time.Millisecond, 10*time.Minute, "from 100ms to 10m")
+	between(p, path+".maxBatchBytes", s.MaxBatchBytes, 1<<10, 64<<20, "from 1Ki to 64Mi")
+	count(p, path+".headers", len(s.Headers), 0, maxHeaders)
+	unique := uniqueness(p)
+	for i, h := range s.Headers {
+		at := fmt.Sprintf("%s.headers[%d]", path, i)
+		pattern(p, at+".name", h.Name, headerName, "use letters, digits and dashes, at most 100")
+		unique(at+".name", strings.ToLower(h.Name))
+		if slices.Contains(ownHeaders, strings.ToLower(h.Name)) {
+			p.at(at+".name", fmt.Sprintf("must not be %q", h.Name), "the sink sets it itself; tokenFile is for a bearer token")
+		}
+		if (h.Value == "") == (h.ValueFile == "") {
+			p.at(at, "must have exactly one of value and valueFile", "say what the header holds")
+		}
+		text(p, at+".value", h.Value, 0, 4096)
+		text(p, at+".valueFile", h.ValueFile, 0, 4096)
+	}
 }
+
+const maxHeaders = 32
+
+var (
+	headerName = regexp.MustCompile("^[A-Za-z0-9-]{1,100}$")
+	// ownHeaders are those that the sink sets itself.
+	ownHeaders = []string{"authorization", "content-encoding", "content-length", "content-type", "host", "idempotency-key"}
+)
 
 func (t *ClientTLS) check(p *problems, path string) {
 	if t == nil {

@@ -111,9 +111,16 @@ const (
 	SinkSuperseded = "Superseded"
 )
 
+// Kinds of sinks.
+const (
+	SinkPostgres = "postgres"
+	SinkHTTP     = "http"
+)
+
 // SinkStatus is the state of one sink.
 type SinkStatus struct {
 	Name string `json:"name"`
+	Kind string `json:"kind,omitempty"`
 	// State is one of the Sink constants; Message is a stable sentence for a
 	// person, empty when all is well.
 	State   string    `json:"state"`
@@ -121,6 +128,40 @@ type SinkStatus struct {
 	Since   time.Time `json:"since,omitzero"`
 	// DeadLetters that were put aside and wait for a person.
 	DeadLetters int64 `json:"deadLetters,omitempty"`
+	// Logs it delivers, and how far.
+	Logs []SinkLogStatus `json:"logs,omitempty"`
+	// LastError is what last went wrong, though it may be over.
+	LastError string `json:"lastError,omitempty"`
+	// Baselines delivered since the start, those of logs that the target already
+	// had, and why the last one was.
+	Baselines   int64  `json:"baselines,omitempty"`
+	Rebaselines int64  `json:"rebaselines,omitempty"`
+	LastCause   string `json:"lastCause,omitempty"`
+}
+
+// SinkLogStatus is how far a sink is with one log.
+type SinkLogStatus struct {
+	Origin string `json:"origin"`
+	Epoch  string `json:"epoch"`
+	// Position that the target has, and Head that the node has.
+	Position string `json:"position"`
+	Head     string `json:"head"`
+	// LagKnown is false while the target has nothing of the log.
+	LagKnown   bool    `json:"lagKnown"`
+	LagSeconds float64 `json:"lagSeconds"`
+	// Held is what the target rejects; nil when all is well.
+	Held *HeldEntry `json:"held,omitempty"`
+}
+
+// HeldEntry is an entry that a sink cannot pass. Only Error and Since are set
+// where it is not one entry that is at fault.
+type HeldEntry struct {
+	Table    string    `json:"table,omitempty"`
+	Op       string    `json:"op,omitempty"`
+	Key      string    `json:"key,omitempty"`
+	Position string    `json:"position,omitempty"`
+	Error    string    `json:"error"`
+	Since    time.Time `json:"since,omitzero"`
 }
 
 // Reasons of a store that cannot be written.

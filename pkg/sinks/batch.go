@@ -33,6 +33,9 @@ type Batch struct {
 	Careful bool
 	// Large says that the batch is one transaction in parts.
 	Large bool
+	// Replay is the id of the dead letter that is all of the batch; empty
+	// otherwise. From and To are the same then.
+	Replay string
 
 	sink   *Sink
 	view   engine.View
@@ -69,7 +72,7 @@ func (b *Batch) Each(fn func(*Entry) error) error {
 			return nil
 		}
 		var err error
-		if blocks, err = b.view.ReadPart(log, last.Prev, last.Part+1, pageBytes); err != nil {
+		if blocks, err = b.view.ReadPart(log, last.Prev, last.Part+1, b.sink.cfg.BatchBytes); err != nil {
 			return fmt.Errorf("log %s: reading on in the transaction at %s: %w", log, last.Position, err)
 		}
 		if blocks = upToLast(blocks); len(blocks) == 0 {

@@ -102,11 +102,13 @@ func (s *Sink) do(ctx context.Context, c command) error {
 	if err == nil {
 		err = s.letters.drop(ctx, map[letterKey]bool{l.letterKey(): true})
 	}
-	c.done <- result{outcome, err}
 	var rej *Rejection
 	if errors.As(err, &rej) {
-		return nil // the target is well
+		ferr := s.letters.failed(ctx, l.letterKey(), rej.Err, s.now())
+		c.done <- result{err: err}
+		return ferr // the target is well
 	}
+	c.done <- result{outcome, err}
 	return err
 }
 
@@ -132,7 +134,7 @@ func (s *Sink) replay(ctx context.Context, l *Letter) (Outcome, error) {
 	if l.Op == engine.OpDelete.String() {
 		e.Op, e.Row = engine.OpDelete, nil
 	}
-	b := &Batch{Careful: true, sink: s, view: v, single: e}
+	b := &Batch{Careful: true, sink: s, view: v, single: e, Replay: l.ID}
 	for key, c := range s.cursors { // it moves no cursor, but is fenced by one
 		if key.Log == e.Log {
 			b.From, b.To = c, c

@@ -184,6 +184,30 @@ func (l *letters) put(ctx context.Context, e *Entry, why error, now time.Time, m
 	return nil
 }
 
+// failed takes note of a replay that was rejected.
+func (l *letters) failed(ctx context.Context, k letterKey, why error, now time.Time) error {
+	l.mu.Lock()
+	d := l.all[k]
+	if d == nil {
+		l.mu.Unlock()
+		return nil
+	}
+	next := *d
+	l.mu.Unlock()
+	next.Error, next.Last, next.Attempts = why.Error(), now.UTC(), next.Attempts+1
+	text, err := json.Marshal(&next)
+	if err != nil {
+		return err
+	}
+	if err := l.save(ctx, map[string][]byte{next.ID: text}); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all[k] = &next
+	return nil
+}
+
 // drop forgets letters.
 func (l *letters) drop(ctx context.Context, keys map[letterKey]bool) error {
 	ids := map[string][]byte{}

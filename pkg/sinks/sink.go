@@ -40,12 +40,18 @@ type Config struct {
 	// MaxDeadLetters is how many are kept; at the bound the sink holds.
 	// DefaultMaxDeadLetters when 0.
 	MaxDeadLetters int
-	Logger         *slog.Logger     // nil: slog.Default()
-	Now            func() time.Time // nil: time.Now
+	// BatchBytes is about how much of a log is delivered in one go;
+	// DefaultBatchBytes when 0.
+	BatchBytes int
+	Logger     *slog.Logger     // nil: slog.Default()
+	Now        func() time.Time // nil: time.Now
 }
 
-// DefaultMaxDeadLetters is the default of Config.MaxDeadLetters.
-const DefaultMaxDeadLetters = 1000
+// The defaults of Config.
+const (
+	DefaultMaxDeadLetters = 1000
+	DefaultBatchBytes     = 1 << 20
+)
 
 // Sink delivers a node's logs to a target.
 type Sink struct {
@@ -73,6 +79,7 @@ type Sink struct {
 // flow is what the loop knows of one log beside its cursor.
 type flow struct {
 	careful engine.Position // up to here it goes transaction by transaction
+	trying  engine.Position // end of the batch that was tried last and did not get through
 	held    *Rejection
 	stale   error     // why the log cannot be taken
 	ahead   bool      // the target has more than the node
@@ -83,11 +90,11 @@ type flow struct {
 
 // bounds of waiting.
 const (
-	pageBytes   = 1 << 20
 	retryFirst  = 250 * time.Millisecond
 	retryMax    = 30 * time.Second
 	holdFirst   = time.Second
 	holdMax     = time.Minute
+	laterMax    = 10 * time.Minute
 	touchEvery  = 30 * time.Second
 	settleAfter = 10 * time.Second
 )
@@ -108,6 +115,9 @@ func New(c Config) (*Sink, error) {
 	}
 	if c.MaxDeadLetters == 0 {
 		c.MaxDeadLetters = DefaultMaxDeadLetters
+	}
+	if c.BatchBytes == 0 {
+		c.BatchBytes = DefaultBatchBytes
 	}
 	s := &Sink{
 		cfg: c, host: c.Host, store: c.Store, target: c.Target, log: c.Logger.With("sink", c.Name), now: c.Now,
@@ -165,6 +175,10 @@ func (s *Sink) Run(ctx context.Context) error {
 			delay = retryFirst
 		}
 		wait := jitter(delay)
+		var later *Later
+		if errors.As(err, &later) {
+			wait = max(wait, min(later.After, laterMax))
+		}
 		var rej *Rejection
 		switch {
 		case errors.Is(err, ErrFenced):
@@ -255,15 +269,16 @@ func (s *Sink) step(ctx context.Context) (worked bool, wake time.Duration, err e
 			continue
 		}
 		f := s.flow(a.Log)
-		if now := s.now(); f.held != nil && now.Before(f.next) {
-			wake = min(wake, f.next.Sub(now))
-			continue
+		if f.held == nil || !s.now().Before(f.next) {
+			did, err := s.advance(ctx, v, a, adverts, f)
+			if err != nil {
+				return worked, wake, err
+			}
+			worked = worked || did
 		}
-		did, err := s.advance(ctx, v, a, adverts, f)
-		if err != nil {
-			return worked, wake, err
+		if f.held != nil {
+			wake = min(wake, f.next.Sub(s.now()))
 		}
-		worked = worked || did
 	}
 	s.look(v, adverts)
 	return worked, wake, nil
@@ -295,7 +310,9 @@ func (s *Sink) advance(ctx context.Context, v engine.View, a engine.Advert, adve
 	if err != nil || b == nil {
 		return false, err
 	}
+	f.trying = b.To.Position
 	if err = s.target.Apply(ctx, b); err == nil {
+		f.trying = ""
 		return true, s.delivered(ctx, b, f)
 	}
 	var rej *Rejection
@@ -313,11 +330,14 @@ func (s *Sink) advance(ctx context.Context, v engine.View, a engine.Advert, adve
 // next returns what follows a log's cursor, or nil.
 func (s *Sink) next(v engine.View, a engine.Advert, adverts []engine.Advert, f *flow) (*Batch, error) {
 	from := s.cursors[s.key(a.Log)]
-	blocks, err := v.ReadLog(a.Log, from.Position, pageBytes)
+	blocks, err := v.ReadLog(a.Log, from.Position, s.cfg.BatchBytes)
 	if err != nil || len(blocks) == 0 {
 		return nil, err
 	}
 	b := &Batch{From: from, sink: s, view: v, shared: shared(a, adverts)}
+	if f.trying != "" && f.careful == "" {
+		blocks = s.upTo(a.Log, blocks, f.trying)
+	}
 	if f.careful != "" {
 		b.Careful = true
 		blocks = blocks[:1]
@@ -333,6 +353,31 @@ func (s *Sink) next(v engine.View, a engine.Advert, adverts []engine.Advert, f *
 	last := blocks[len(blocks)-1]
 	b.To = engine.Cursor{CursorKey: from.CursorKey, Position: last.Position, Time: max(from.Time, last.Time)}
 	return b, nil
+}
+
+// upTo cuts blocks after a position, so that a batch that is tried again is the
+// same one. Where that is not the end of one of their transactions, they stay as
+// they are.
+func (s *Sink) upTo(log engine.LogID, blocks []*engine.Block, end engine.Position) []*engine.Block {
+	compare := s.host.Comparator(log)
+	for i, b := range blocks {
+		if compare(b.Position, end) < 0 {
+			continue
+		}
+		if b.Position == end {
+			for i+1 < len(blocks) && blocks[i+1].Position == end { // its parts
+				i++
+			}
+			return blocks[:i+1]
+		}
+		one := b.Split(log)
+		n := slices.IndexFunc(one, func(b *engine.Block) bool { return b.Position == end })
+		if n < 0 {
+			break // the target has passed it
+		}
+		return append(slices.Clone(blocks[:i]), one[:n+1]...)
+	}
+	return blocks
 }
 
 // shared returns the tables of a log that other logs write too.

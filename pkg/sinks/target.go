@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
@@ -87,3 +88,13 @@ func FormatKey(key []byte) string {
 
 // maxShown bounds what is shown of a value.
 const maxShown = 100
+
+// Later says that the target asks not to be tried again before some time has
+// passed.
+type Later struct {
+	Err   error
+	After time.Duration
+}
+
+func (e *Later) Error() string { return e.Err.Error() }
+func (e *Later) Unwrap() error { return e.Err }

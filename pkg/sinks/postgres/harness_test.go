@@ -32,6 +32,8 @@ type rig struct {
 	onReject sinks.OnReject
 	most     int
 
+	dir string // of a durable store, empty: in memory
+
 	store  engine.Store
 	engine *engine.Engine
 	sink   *sinks.Sink
@@ -55,12 +57,18 @@ func newRig(t *testing.T, tables string, ddl ...string) *rig {
 
 func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(testWriter{r.t}, nil)) }
 
-// startNode starts the node alone, with an empty memory store.
+// startNode starts the node alone.
 func (r *rig) startNode() {
 	r.t.Helper()
 	r.store = store.NewMemory(store.MemoryOptions{})
+	if r.dir != "" {
+		var err error
+		if r.store, err = store.OpenPebble(store.PebbleOptions{Dir: r.dir}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
 	r.engine = engine.New(engine.Options{NodeID: "test", Store: r.store, Logger: r.logger()})
-	src, err := source.New(source.Config{ConnString: r.from.ConnString, Tables: r.tables, Slot: "slot_" + r.from.Name, Publication: "pub"})
+	src, err := source.New(source.Config{ConnString: r.from.ConnString, Tables: r.tables, Slot: "slot_" + r.from.Name, Publication: "pub", Permanent: r.dir != ""})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -112,8 +120,8 @@ func (r *rig) restart() {
 	r.start()
 }
 
-// caughtUp waits until the target has a marker that is written to the source
-// now: all that came before is there then.
+// equal waits until the target's tables are the source's, by the text of their
+// values.
 func (r *rig) equal(what string) {
 	r.t.Helper()
 	deadline := time.Now().Add(time.Minute)
