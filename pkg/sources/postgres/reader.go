@@ -35,7 +35,9 @@ type reader struct {
 	silence   time.Duration
 	messages  int
 	lastRead  time.Time
-	quick     int // reads in a row that came within a burst of each other
+	lastBytes int64         // read until then
+	gather    time.Duration // before that
+	quick     int           // reads in a row that came within a burst of each other
 
 	asked       atomic.Bool // the server waits for what is still in flight
 	interrupted atomic.Bool // someone set the read deadline to get attention
@@ -142,9 +144,13 @@ func (r *reader) step(ctx context.Context) error {
 
 // burst is how long the reader lets small messages gather under load, which is
 // when more than quickReads reads have come within it of each other: each
-// wake-up costs more than a row does.
+// wake-up, here and in everything that follows, costs more than a row does. Where
+// so much gathers that a reader behind the node is not waiting for a single row
+// any more, heavyRate bytes a millisecond, it is heavyBurst.
 const (
 	burst      = time.Millisecond
+	heavyBurst = 4 * time.Millisecond
+	heavyRate  = 4 << 10
 	quickReads = 8
 )
 
@@ -172,13 +178,19 @@ func (r *reader) beforeRead(ctx context.Context) error {
 	if err := r.keepInTouch(now); err != nil {
 		return err
 	}
-	if since := now.Sub(r.lastRead); since >= burst {
+	since, got := now.Sub(r.lastRead), r.sess.frames.read-r.lastBytes
+	heavy := got >= heavyRate*max(1, (r.gather+since).Milliseconds())
+	r.gather = 0
+	if since >= burst && !heavy {
 		r.quick = 0
 	} else if r.quick++; r.quick > quickReads {
-		time.Sleep(burst - since)
+		if r.gather = burst; heavy {
+			r.gather = heavyBurst
+		}
+		time.Sleep(r.gather - since)
 		now = time.Now()
 	}
-	r.lastRead = now
+	r.lastRead, r.lastBytes = now, r.sess.frames.read
 	r.interrupted.Store(false)
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -20,8 +20,9 @@ const (
 type frames struct {
 	r      io.Reader
 	buf    []byte
-	rp, wp int // buf[rp:wp] has been read from r and not been handed out
-	left   int // bytes of the current message that Read has still to hand out
+	rp, wp int   // buf[rp:wp] has been read from r and not been handed out
+	left   int   // bytes of the current message that Read has still to hand out
+	read   int64 // bytes read from r in all
 }
 
 func newFrames(r io.Reader) *frames { return &frames{r: r, buf: make([]byte, readBuffer)} }
@@ -82,6 +83,7 @@ func (f *frames) fill(n int) error {
 	for f.wp-f.rp < n {
 		m, err := f.r.Read(f.buf[f.wp:])
 		f.wp += m
+		f.read += int64(m)
 		if err != nil {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
