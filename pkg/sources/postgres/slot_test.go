@@ -338,7 +338,10 @@ func startProxy(t *testing.T, to string) *proxy {
 }
 
 func (p *proxy) serve(c net.Conn) {
-	up, err := net.Dial("tcp", p.to)
+	p.mu.Lock()
+	to := p.to
+	p.mu.Unlock()
+	up, err := net.Dial("tcp", to)
 	if err != nil {
 		_ = c.Close()
 		return

@@ -1,0 +1,267 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+func TestSuccession(t *testing.T) {
+	t.Parallel()
+	first := identity{systemID: "7", timeline: "1"}
+	third := identity{systemID: "7", timeline: "3", branched: "0/30"}
+	branches := []branch{{"1", 0x20}, {"2", 0x30}}
+	for _, tt := range []struct {
+		name             string
+		id               identity
+		branches         []branch
+		before           string
+		cursor, head     engine.LSN
+		wentBack, usable bool
+		want             string
+		continues        bool
+	}{
+		{"new", first, nil, "", 0, 0x10, false, false, "postgres:7/1", false},
+		{"the same", first, nil, "postgres:7/1", 0x10, 0x10, false, true, "postgres:7/1", false},
+		{"promoted after the cursor", third, branches, "postgres:7/2@0/20", 0x30, 0x40, false, true, "postgres:7/3@0/30", true},
+		{"promoted twice after the cursor", third, branches, "postgres:7/1", 0x20, 0x40, false, true, "postgres:7/3@0/30", true},
+		{"promoted before the cursor", third, branches, "postgres:7/2@0/20", 0x31, 0x40, false, true, "postgres:7/3@0/30", false},
+		{"promoted twice, once before the cursor", third, branches, "postgres:7/1", 0x21, 0x40, false, true, "postgres:7/3@0/30", false},
+		{"another branch of that number", third, branches, "postgres:7/2@0/1F", 0x20, 0x40, false, true, "postgres:7/3@0/30", false},
+		{"without the slot", third, branches, "postgres:7/2@0/20", 0x30, 0x40, false, false, "postgres:7/3@0/30", false},
+		{"without its history", third, nil, "postgres:7/2@0/20", 0x30, 0x40, false, true, "postgres:7/3@0/30", false},
+		{"back on an older timeline", first, nil, "postgres:7/2@0/20", 0x10, 0x40, false, true, "postgres:7/1", false},
+		{"another cluster", third, branches, "postgres:8/1", 0x10, 0x40, false, true, "postgres:7/3@0/30", false},
+		{"restored", first, nil, "postgres:7/1", 0x20, 0x10, false, true, "postgres:7/1#1", false},
+		{"restored again, and seen while it was behind", first, nil, "postgres:7/1#1", 0x20, 0x30, true, true, "postgres:7/1#2", false},
+		{"restored long ago", first, nil, "postgres:7/1#2", 0x20, 0x30, false, true, "postgres:7/1#2", false},
+		{"restored, then promoted", third, branches, "postgres:7/2@0/20#4", 0x30, 0x40, false, true, "postgres:7/3@0/30", true},
+	} {
+		got, continues := succession(tt.id, tt.branches, tt.before, tt.cursor, tt.head, tt.wentBack, tt.usable)
+		if got != tt.want || continues != tt.continues {
+			t.Errorf("%s: %s, %t; want %s, %t", tt.name, got, continues, tt.want, tt.continues)
+		}
+	}
+}
+
+func TestParseBranches(t *testing.T) {
+	t.Parallel()
+	got, err := parseBranches("1\t0/3000000\tno recovery target specified\n\n# a comment\n2\t1/0\tbefore 2000-01-01 00:00:00+00\n")
+	if err != nil || len(got) != 2 || got[0] != (branch{"1", 0x3000000}) || got[1] != (branch{"2", 1 << 32}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, bad := range []string{"1", "1\tx\ty"} {
+		if _, err := parseBranches(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+}
+
+// standbyOf starts a standby, and a proxy that leads to the primary until it is
+// told to lead to the standby.
+func standbyOf(t *testing.T, primary *testpg.Server, settings map[string]string) (standby *testpg.Server, p *proxy) {
+	t.Helper()
+	standby, err := primary.Standby(t.Context(), testpg.Options{Settings: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the standby's log:\n%s", standby.Log(30))
+		}
+		_ = standby.Close()
+	})
+	return standby, startProxy(t, fmt.Sprintf("127.0.0.1:%d", primary.Port))
+}
+
+// A standby is promoted: with a slot that was carried over the node goes on in
+// its epoch and loses nothing; without one, or with a standby that lacked what
+// the node had, a new epoch begins.
+func TestCaseP18(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		major  int
+		synced bool
+		behind bool
+	}{
+		{"failover slot", 17, true, false},
+		{"no slot", 0, false, false},
+		{"standby was behind", 17, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			primary := testpg.Start(t, testpg.Options{Major: tt.major, Settings: map[string]string{"max_wal_senders": "10", "max_replication_slots": "10"}})
+			db := primary.NewDB(t)
+			db.Exec(t, createT, `INSERT INTO t SELECT i, i, 'x' FROM generate_series(1,100) i`)
+			settings := map[string]string{}
+			if tt.synced {
+				settings["sync_replication_slots"] = "on"
+			}
+			standby, p := standbyOf(t, primary, settings)
+			cfg := permanent(db)
+			cfg.ConnString = strings.Replace(db.ConnString, p.to, p.listener.Addr().String(), 1)
+			n := start(t, cfg, durable)
+			n.converges(db, "t")
+			db.Exec(t, `UPDATE t SET n=0`)
+			n.converges(db, "t")
+			promoted := db.In(standby)
+			if tt.synced {
+				eventually(t, "the slot is on the standby", func() bool {
+					db.Exec(t, `SELECT pg_log_standby_snapshot()`)
+					return promoted.Value(t, `SELECT count(*) FROM pg_replication_slots WHERE slot_name='`+n.src.slot+`' AND synced AND NOT temporary`) == "1"
+				})
+				if !n.src.Slot().Failover {
+					t.Error("the slot is not one that standbys take over")
+				}
+			}
+			caughtUp := func() {
+				mark := current(t, db)
+				eventually(t, "the standby has it all", func() bool {
+					return engine.CompareLSN(engine.Position(promoted.Value(t, `SELECT pg_last_wal_replay_lsn()`)), mark) >= 0
+				})
+			}
+			caughtUp()
+			if tt.behind {
+				promoted.Exec(t, `SELECT pg_wal_replay_pause()`)
+				db.Exec(t, `ALTER SYSTEM SET synchronous_standby_names=''`)
+				if err := cutStandby(standby, primary); err != nil {
+					t.Fatal(err)
+				}
+				db.Exec(t, `INSERT INTO t VALUES (1000,1,'lost')`)
+				n.converges(db, "t")
+			}
+			if err := primary.Stop(t.Context(), testpg.Immediate); err != nil {
+				t.Fatal(err)
+			}
+			if tt.behind {
+				promoted.Exec(t, `SELECT pg_wal_replay_resume()`)
+			}
+			if err := standby.Promote(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			promoted.Exec(t, `INSERT INTO t VALUES (2000,1,'after')`)
+			p.lead(fmt.Sprintf("127.0.0.1:%d", standby.Port))
+			n.converges(promoted, "t")
+			promoted.Exec(t, `INSERT INTO t VALUES (2001,1,'streamed')`)
+			n.converges(promoted, "t")
+			wantEpochs, wantBaselines := 2, 2
+			if tt.synced && !tt.behind {
+				wantEpochs, wantBaselines = 1, 1
+			}
+			if n.model.epochs != wantEpochs || n.baselines() != wantBaselines {
+				t.Errorf("%d epochs and %d baselines, want %d and %d", n.model.epochs, n.baselines(), wantEpochs, wantBaselines)
+			}
+			if !strings.HasPrefix(n.model.history, "postgres:") || !strings.Contains(n.model.history, "/2@") {
+				t.Errorf("the history is %s", n.model.history)
+			}
+		})
+	}
+}
+
+// cutStandby keeps a standby from receiving more.
+func cutStandby(standby, primary *testpg.Server) error {
+	admin := &testpg.DB{Name: "postgres", Server: standby}
+	if err := admin.ExecContext(context.Background(), `ALTER SYSTEM SET primary_conninfo='host=/nowhere'`, `SELECT pg_reload_conf()`); err != nil {
+		return err
+	}
+	at := &testpg.DB{Name: "postgres", Server: primary}
+	for range 100 {
+		rows, err := at.QueryContext(context.Background(), `SELECT 1 FROM pg_stat_replication WHERE application_name='standby'`)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return fmt.Errorf("the standby is still connected")
+}
+
+// lead makes new connections go elsewhere, and ends those that there are.
+func (p *proxy) lead(to string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = to
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+// The server is put back to an older copy of itself.
+func TestCaseP20(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"away", "streaming"} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			s := testpg.Start(t, testpg.Options{})
+			db := s.NewDB(t)
+			db.Exec(t, createT, `INSERT INTO t SELECT i, i, 'x' FROM generate_series(1,100) i`)
+			n := start(t, permanent(db), durable)
+			n.converges(db, "t")
+			if err := s.Backup(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			db.Exec(t, `INSERT INTO t SELECT i, i, 'lost' FROM generate_series(1000,1100) i`, `DELETE FROM t WHERE id < 50`)
+			n.converges(db, "t")
+			walsender(t, db)
+			if when == "away" {
+				n.stop()
+			}
+			if err := s.Restore(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if when == "away" {
+				n = n.again()
+			}
+			eventually(t, "a second baseline", func() bool { return n.baselines() >= 2 })
+			n.converges(db, "t")
+			db.Exec(t, `INSERT INTO t VALUES (5000,0,'streamed')`)
+			n.converges(db, "t")
+			if n.baselines() != 2 || n.model.epochs != 2 || !strings.HasSuffix(n.model.history, "#1") {
+				t.Errorf("%d baselines in %d epochs, the history is %s", n.baselines(), n.model.epochs, n.model.history)
+			}
+			// It is no new history each time.
+			n.stop()
+			n = n.again()
+			db.Exec(t, `INSERT INTO t VALUES (5001,0,'again')`)
+			n.converges(db, "t")
+			if n.baselines() != 2 || n.model.epochs != 2 {
+				t.Errorf("after a restart: %d baselines in %d epochs", n.baselines(), n.model.epochs)
+			}
+		})
+	}
+}
+
+// A node reads from a standby; the making of its slot waits for the primary.
+func TestStandbyDecoding(t *testing.T) {
+	t.Parallel()
+	primary := testpg.Start(t, testpg.Options{Major: 16, Settings: map[string]string{"max_wal_senders": "10", "max_replication_slots": "10"}})
+	db := primary.NewDB(t)
+	db.Exec(t, createT, `INSERT INTO t SELECT i, i, 'x' FROM generate_series(1,100) i`, `CREATE PUBLICATION p FOR TABLE t`)
+	standby, _ := standbyOf(t, primary, nil)
+	at := db.In(standby)
+	eventually(t, "the standby has the publication", func() bool { return at.Value(t, `SELECT count(*) FROM pg_publication`) == "1" })
+	cfg := permanent(at)
+	cfg.Publication, cfg.Slot = "p", "on_the_standby"
+	n := start(t, cfg, durable)
+	eventually(t, "the wait is explained", func() bool { return n.logged("pg_log_standby_snapshot() at the primary") })
+	eventually(t, "the baseline", func() bool {
+		db.Exec(t, `SELECT pg_log_standby_snapshot()`)
+		return n.baselines() == 1
+	})
+	db.Exec(t, `UPDATE t SET n=0 WHERE id%2=0`, `DELETE FROM t WHERE id<10`)
+	n.converges(db, "t")
+	n.stop()
+	db.Exec(t, `INSERT INTO t VALUES (1000,1,'missed')`)
+	n = n.again()
+	n.converges(db, "t")
+	if n.baselines() != 1 {
+		t.Errorf("%d baselines, want 1", n.baselines())
+	}
+	n.stop()
+}
