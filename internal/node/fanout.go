@@ -123,10 +123,9 @@ func (n *node) describeSource(name string, d *nodeconfig.SourceStatus) {
 			return
 		}
 	}
-	for i := range n.cfg.Sources {
-		if p := n.cfg.Sources[i].Postgres; p != nil && n.cfg.Sources[i].Name == name {
-			d.Kind = nodeconfig.KindPostgres
-			d.Slot = &nodeconfig.SlotStatus{Name: p.Slot, Temporary: n.cfg.Storage.Type == nodeconfig.StorageMemory}
+	for _, db := range n.databases {
+		if db.name == name {
+			db.status(d, n.store.Durable())
 		}
 	}
 }

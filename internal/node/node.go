@@ -46,6 +46,8 @@ type node struct {
 	edges    client.Edges
 	upstream []*upstream // fan-out sources, in the order of the configuration
 	sinks    []delivery  // in the order of the configuration
+	// databases are the PostgreSQL sources.
+	databases []*database
 
 	draining    atomic.Bool
 	wiringEpoch atomic.Uint64
@@ -156,7 +158,7 @@ func build(o Options) (*node, error) {
 		}
 	}
 	n.metrics.MustRegister(
-		n.sinkMetrics(),
+		n.sinkMetrics(), slots{n.databases},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engine.Status},
 	)
 	n.server = server.New(server.Config{
@@ -170,15 +172,20 @@ func build(o Options) (*node, error) {
 
 func (n *node) source(s *nodeconfig.Source) (engine.SyncSource, error) {
 	if s.Postgres != nil {
-		return postgresSource(s.Postgres, n.store.Durable())
+		return n.postgresSource(s)
 	}
 	return n.fanoutSource(s)
 }
 
 // postgresSource makes a source of its configuration. A durable store goes on
 // from where it was, so its slot is permanent.
-func postgresSource(p *nodeconfig.Postgres, durable bool) (engine.SyncSource, error) {
-	return postgres.New(postgresConfig(p, durable))
+func (n *node) postgresSource(s *nodeconfig.Source) (engine.SyncSource, error) {
+	src, err := postgres.New(postgresConfig(s.Postgres, n.store.Durable()))
+	if err != nil {
+		return nil, err
+	}
+	n.databases = append(n.databases, &database{s.Name, src})
+	return src, nil
 }
 
 // postgresConfig is the configuration of a source. A password never stands in

@@ -89,8 +89,30 @@ type CandidateStatus struct {
 type SlotStatus struct {
 	Name      string `json:"name"`
 	Temporary bool   `json:"temporary"`
-	// RetainedBytes of WAL that the server keeps for it.
+	// Checked is when the server was last asked for it; what follows is as of then.
+	Checked time.Time `json:"checked,omitzero"`
+	// Exists: it is there.
+	Exists bool `json:"exists,omitempty"`
+	// RetainedBytes of WAL that the server keeps for it, and PendingBytes of those
+	// that are not confirmed.
 	RetainedBytes int64 `json:"retainedBytes,omitempty"`
+	PendingBytes  int64 `json:"pendingBytes,omitempty"`
+	// WALStatus is reserved, extended, unreserved or lost.
+	WALStatus string `json:"walStatus,omitempty"`
+	// LimitBytes is max_slot_wal_keep_size, and SafeBytes how much may yet be
+	// written before the slot is in danger; both are left out without a limit.
+	LimitBytes *int64 `json:"limitBytes,omitempty"`
+	SafeBytes  *int64 `json:"safeBytes,omitempty"`
+	// Holder is who else uses it.
+	Holder string `json:"holder,omitempty"`
+	// Invalid is why it can be used no more.
+	Invalid string `json:"invalid,omitempty"`
+	// InactiveSince is when it was last in use, where the server says.
+	InactiveSince time.Time `json:"inactiveSince,omitzero"`
+	// Failover: standbys take it over.
+	Failover bool `json:"failover,omitempty"`
+	// ScratchBytes is what is held of large transactions on the node's disk.
+	ScratchBytes int64 `json:"scratchBytes,omitempty"`
 }
 
 // States of a sink.

@@ -44,6 +44,16 @@ func (c *counter) Apply(_ context.Context, txs []engine.Transaction) error {
 	n := 0
 	for i := range txs {
 		n += len(txs[i].Changes)
+		for txs[i].More != nil {
+			run, err := txs[i].More()
+			if err != nil {
+				return err
+			}
+			if len(run) == 0 {
+				break
+			}
+			n += len(run)
+		}
 	}
 	c.calls.Add(1)
 	c.src.Ack(engine.Cursor{Position: txs[len(txs)-1].Position}, false)

@@ -1,6 +1,6 @@
 // Package postgres is the source that reads a PostgreSQL database: a consistent
 // baseline by COPY, then every transaction through logical replication
-// (pgoutput, protocol 1).
+// (pgoutput, protocol 2).
 //
 // # Seam
 //
@@ -14,6 +14,15 @@
 // The only positions are ends of transactions. Transactions come whole and in
 // commit order.
 //
+// # Large transactions
+//
+// PostgreSQL sends a large transaction while it is in progress. What comes of it,
+// and what one that is sent whole has beyond some MiB, is kept as it came in a
+// scratch file; what is rolled back is dropped there. Once the commit has come the
+// engine gets the changes a run at a time (engine.Transaction.More), so that
+// memory is bounded whatever the size. While the scratch directory is full the
+// source stops reading and says so.
+//
 // # Confirming
 //
 // One goroutine owns the replication socket. It reads, decodes and reports
@@ -22,7 +31,9 @@
 // and apply are always set; flush and apply only move forward, to the last
 // transaction that the engine has acknowledged (durably, with a permanent
 // slot). The position of a keepalive is confirmed only while nothing that was
-// received is unacknowledged.
+// received is unacknowledged; with a permanent slot the log's cursor is moved to
+// it first (engine.Sink.Progress). So an idle or filtered database keeps no WAL,
+// without a table that is written to for the purpose.
 //
 // # Slots
 //
@@ -30,6 +41,23 @@
 // Stream then gives engine.ErrReBaselineRequired. With Config.Permanent the
 // slot is made permanent after the baseline has been committed, and Stream
 // resumes on it.
+//
+// The server is asked for the slot every ten seconds (Source.Slot). One that was
+// invalidated, dropped or made anew asks for one new baseline, which replaces it.
+// From PostgreSQL 17 on standbys take the slot over. A slot that is in use is
+// waited for, and its holder named.
+//
+// # Histories
+//
+// A history is named by system identifier and timeline. After a promotion the log
+// goes on in its epoch if the cursor lies before the point where the timelines
+// part and the slot is there; else, and after a restore, a new epoch begins. A
+// restore on the same timeline that has overtaken the cursor before it was looked
+// at cannot be told.
+//
+// Of several hosts, all sessions are with the one that the first has found, until
+// its connection is lost. From PostgreSQL 16 on that can be a standby; its
+// publication is made at the primary.
 //
 // # Values
 //
@@ -44,9 +72,9 @@
 // them.
 //
 // PostgreSQL 14 or later. A table needs a primary key or a replica identity
-// index. A transaction is held in memory until its commit arrives. A change of
-// a table's shape after which older rows cannot be known to read the same (a
-// column added with a default, a type whose text differs, another key, a column
-// dropped and added under its old name) asks for a new baseline. Dropping a
-// column and adding it again is seen with the next change of that table.
+// index. A change of a table's shape after which older rows cannot be known to
+// read the same (a column added with a default, a type whose text differs,
+// another key, a column dropped and added under its old name) asks for a new
+// baseline. Dropping a column and adding it again is seen with the next change of
+// that table.
 package postgres

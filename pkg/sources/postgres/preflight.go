@@ -268,7 +268,7 @@ func owned(tables []*table) bool {
 
 func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table, missing []string, well bool, problems *[]*Problem) error {
 	create := fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish_via_partition_root = true)", quoteIdent(s.publication), strings.Join(missing, ", "))
-	rows, err := c.query(ctx, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), current_user, pg_catalog.current_database()")
+	rows, err := c.query(ctx, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), current_user, pg_catalog.current_database(), pg_catalog.pg_is_in_recovery()")
 	if err != nil {
 		return err
 	}
@@ -276,6 +276,11 @@ func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table
 	if s.cfg.AdoptOnly {
 		*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q is not there, and the node is not to make it (publication.managed is false)", s.publication),
 			Mend: "As the owner of the tables: " + create})
+		return nil
+	}
+	if rows[0][3] == "t" {
+		*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q is not there, and this server is a standby, where none can be made", s.publication),
+			Mend: "At the primary, as the owner of the tables: " + create})
 		return nil
 	}
 	if rows[0][0] != "t" {

@@ -338,10 +338,7 @@ func startProxy(t *testing.T, to string) *proxy {
 }
 
 func (p *proxy) serve(c net.Conn) {
-	p.mu.Lock()
-	to := p.to
-	p.mu.Unlock()
-	up, err := net.Dial("tcp", to)
+	up, err := net.Dial("tcp", p.to)
 	if err != nil {
 		_ = c.Close()
 		return
