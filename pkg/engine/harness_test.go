@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -452,6 +453,34 @@ var _ fatal = (*rapid.T)(nil)
 
 // node returns an engine over a new memory store.
 func node(id string) *engine.Engine { return nodeOver(id, store.NewMemory(store.MemoryOptions{})) }
+
+// drawStore returns a new store: in memory, or now and then a durable one, with
+// transactions that fit in memory or not.
+func drawStore(t *rapid.T) engine.Store {
+	kind := rapid.SampledFrom([]string{"memory", "memory", "memory", "memory", "memory", "memory", "durable", "durable, spilling"}).Draw(t, "store")
+	if kind == "memory" {
+		return store.NewMemory(store.MemoryOptions{})
+	}
+	return openDurable(t, vfs.NewMem(), kind == "durable, spilling")
+}
+
+// openDurable opens the durable store on a file system, until the test ends.
+func openDurable(t fatal, fs vfs.FS, spill bool) *store.Pebble {
+	o := store.PebbleOptions{Dir: "/store", FS: fs, BlockCacheBytes: 1 << 20, MemTableBytes: 1 << 20}
+	if spill {
+		o.TxBytes, o.CacheBytes = 200, 1
+	}
+	s, err := store.OpenPebble(o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Fatalf("%v", err)
+		}
+	})
+	return s
+}
 
 func nodeOver(id string, st engine.Store) *engine.Engine {
 	return engine.New(engine.Options{NodeID: id, Store: st, Logger: slog.New(slog.DiscardHandler)})

@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
-	"github.com/tributary-dev/tributary/pkg/engine/store"
 )
 
 // agrees checks that a view's state, log and cursor say the same, and that
@@ -63,7 +62,7 @@ func TestReadersSeeWholeCommits(t *testing.T) {
 		work := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) []op { return drawOps(t, true) }), 10, 30).Draw(t, "work")
 		src := &dbSource{db: db, batch: rapid.IntRange(1, 4).Draw(t, "batch"), run: rapid.IntRange(0, 3).Draw(t, "run")}
 		maxBytes := rapid.SampledFrom([]int{1, 100, 1 << 20}).Draw(t, "maxBytes")
-		w := &watched{Store: store.NewMemory(store.MemoryOptions{})}
+		w := &watched{Store: drawStore(t)}
 		e := nodeOver("n", w)
 		var after error // the first commit after which something did not agree
 		w.after = func() {
@@ -388,7 +387,7 @@ func TestAnyOrderEndsTheSame(t *testing.T) {
 			last := first
 			if path > 0 {
 				for i := range 3 { // three hops
-					e := node(fmt.Sprint("e", i+1))
+					e := nodeOver(fmt.Sprint("e", i+1), drawStore(t))
 					e.AddSource("up", &hop{up: pointing(last), maxBytes: 100, others: slices.Collect(maps.Keys(schemas))}, engine.Keep{})
 					stops = append(stops, start(t, e))
 					await(t, e, "the baseline", func(v engine.View) bool { return len(v.Logs()) == 1 })

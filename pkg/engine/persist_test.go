@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -18,6 +19,18 @@ import (
 type kept struct{ engine.Store }
 
 func (kept) Durable() bool { return true }
+func (kept) Close() error  { return nil }
+
+// drawKept returns how to open a store again: one that was kept in memory, or
+// one on disk.
+func drawKept(t *rapid.T) func() engine.Store {
+	if rapid.IntRange(0, 4).Draw(t, "on disk") > 0 {
+		s := kept{store.NewMemory(store.MemoryOptions{})}
+		return func() engine.Store { return s }
+	}
+	fs, spill := vfs.NewMem(), rapid.Bool().Draw(t, "spill")
+	return func() engine.Store { return openDurable(t, fs, spill) }
+}
 
 // A node over a store that was kept goes on after a restart: same epoch, no
 // baseline, and what it carries is served before its source has connected.
@@ -26,13 +39,13 @@ func TestRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rapid.SyncTest(t, func(t *rapid.T) {
 			db := newDatabase()
-			root := kept{store.NewMemory(store.MemoryOptions{})}
-			leaf := kept{store.NewMemory(store.MemoryOptions{})}
+			openRoot, openLeaf := drawKept(t), drawKept(t)
 			up := pointing(nil)
 			baselines, copies := 0, 0
 			var log engine.LogID
 			for life := range rapid.IntRange(1, 4).Draw(t, "lives") {
 				ctx, cancel := context.WithCancel(context.Background())
+				root, leaf := openRoot(), openLeaf()
 				r := nodeOver("r", root)
 				src := &dbSource{db: db, during: func() { baselines++ }}
 				r.AddSource("db", src, engine.Keep{})
@@ -70,6 +83,11 @@ func TestRestart(t *testing.T) {
 				cancel()
 				<-done
 				<-done
+				for _, s := range []engine.Store{root, leaf} {
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
 				db.commit(time.Now(), drawOps(t, false)...)
 			}
 			if baselines != len(tables) || copies != 1 {

@@ -33,7 +33,7 @@ type PebbleOptions struct {
 	// BlockCacheBytes bounds the cache of what has been read from disk. Default 32 MiB.
 	BlockCacheBytes int
 	// MemTableBytes is how much is gathered before it is written out in order.
-	// Up to four times that is in memory. Default 16 MiB.
+	// Up to four times that is in memory. Default 8 MiB.
 	MemTableBytes int
 	// TxBytes is how much of a transaction is kept in memory; a larger one goes
 	// to disk as it grows. Default 8 MiB.
@@ -60,12 +60,15 @@ const (
 	DefaultDiskJournalBytes   = 1 << 30
 	DefaultDiskCacheBytes     = 32 << 20
 	DefaultBlockCacheBytes    = 32 << 20
-	DefaultMemTableBytes      = 16 << 20
+	DefaultMemTableBytes      = 8 << 20
 	DefaultTxBytes            = 8 << 20
 	DefaultDiskTombstones     = 1_000_000
 	DefaultTombstoneRetention = 24 * time.Hour
 	DefaultReserveBytes       = 64 << 20
 )
+
+// memTables is how many times MemTableBytes there can be in memory.
+const memTables = 4
 
 func (o *PebbleOptions) defaults() {
 	def := func(v *int, d int) {
@@ -196,10 +199,11 @@ func (p *Pebble) openDB() (db *pebble.DB, err error) {
 		FS: p.fs, Logger: logger,
 		// Version 6 of tables has checksums of all parts; logs say how far they
 		// were synced since an earlier one.
-		FormatMajorVersion:          pebble.FormatTableFormatV6,
-		CacheSize:                   int64(p.opts.BlockCacheBytes),
+		FormatMajorVersion: pebble.FormatTableFormatV6,
+		// The database takes what it gathers in memory out of the cache's size.
+		CacheSize:                   int64(p.opts.BlockCacheBytes + memTables*p.opts.MemTableBytes),
 		MemTableSize:                uint64(p.opts.MemTableBytes),
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,
 		LBaseMaxBytes:               64 << 20,

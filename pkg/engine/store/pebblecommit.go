@@ -146,6 +146,11 @@ func (t *diskTx) write(o *pebble.WriteOptions) error {
 		if err := t.w.batch.Apply(t.notes, nil); err != nil {
 			return err
 		}
+		for _, c := range t.cuts {
+			if err := c.remove(t.w.batch); err != nil {
+				return err
+			}
+		}
 		for _, d := range t.drops {
 			if err := t.w.batch.DeleteRange(d.from, d.to, nil); err != nil {
 				return err
@@ -188,6 +193,9 @@ func (t *diskTx) note() (shapes int) {
 func (t *diskTx) fold() error {
 	if err := t.spill(); err != nil {
 		return err
+	}
+	for _, c := range t.cuts {
+		t.drops = append(t.drops, c.ranges()...)
 	}
 	v := appendUvarints(nil, uint64(len(t.drops)))
 	for _, d := range t.drops {

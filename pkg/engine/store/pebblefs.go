@@ -147,28 +147,26 @@ const (
 
 // do does something that needs room until there is some.
 func (fs *diskFS) do(path string, fn func() error) error {
-	pause := retryFirst
 	var done func()
-	for {
+	defer func() {
+		if done != nil {
+			done()
+		}
+	}()
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		if err := fs.refused(); err != nil {
 			return err
 		}
 		err := fn()
 		if !isFull(err) {
-			if done != nil {
-				done()
-			}
 			return err
 		}
-		if done != nil {
-			done()
+		if done == nil {
+			done = fs.wait(path, err)
 		}
-		done = fs.wait(path, err)
 		select {
 		case <-time.After(pause):
-			pause = min(2*pause, retryMost)
 		case <-fs.ending:
-			done()
 			return engine.ErrClosed
 		}
 	}

@@ -66,7 +66,7 @@ func (p *Pebble) keepHouse(after *diskTx) {
 }
 
 func (t *diskTx) isEmpty() bool {
-	return t.w.batch.Empty() && len(t.drops) == 0 && len(t.logs) == 0 && len(t.tables) == 0
+	return t.w.batch.Empty() && len(t.cuts) == 0 && len(t.drops) == 0 && len(t.logs) == 0 && len(t.tables) == 0
 }
 
 // trim removes what is past the limits, some way; more is true if some is left.

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
@@ -122,7 +123,7 @@ func (t *diskTx) forgetLog(log engine.LogID) {
 		t.drops = append(t.drops, logRanges(old.num)...)
 		t.dropped = append(t.dropped, old.num)
 		delete(t.newest, old.num)
-		t.grow(old, -old.bytes)
+		t.root.journal -= old.bytes
 	}
 }
 
@@ -179,8 +180,7 @@ func (t *diskTx) TrimLog(log engine.LogID, keep int, notPast engine.Position) er
 	return nil
 }
 
-// pointDeletes is how many entries of a transaction are removed one by one. A
-// range costs every later read of what is not yet written out.
+// pointDeletes is how many entries are removed one by one. A range costs every later read of what is not yet written out.
 const pointDeletes = 256
 
 // trimOldest removes the oldest transaction of a log, with all its parts, unless
@@ -202,19 +202,49 @@ func (t *diskTx) trimOldest(l *diskLog, notPast engine.Position) (past bool, err
 		l.changes -= m.changes
 		t.grow(l, -m.size)
 	}
-	if l.first-from > pointDeletes {
-		for _, space := range []byte{spaceBlock, spaceIndex} {
-			t.drops = append(t.drops, keyRange{blockKey(nil, space, l.num, from), blockKey(nil, space, l.num, l.first)})
-		}
-		return false, nil
+	if n := len(t.cuts); n > 0 && t.cuts[n-1].log == l.num && t.cuts[n-1].to == from {
+		t.cuts[n-1].to = l.first
+	} else {
+		t.cuts = append(t.cuts, cut{l.num, from, l.first})
 	}
-	for seq := from; seq < l.first; seq++ {
+	return false, nil
+}
+
+// cut is a run of a log's entries that are let go. They are removed with the
+// commit, and not before: until then a root refers to them.
+type cut struct {
+	log      uint32
+	from, to uint64
+}
+
+// ranges returns the keys of the entries.
+func (c cut) ranges() (out []keyRange) {
+	for _, space := range []byte{spaceBlock, spaceIndex} {
+		out = append(out, keyRange{blockKey(nil, space, c.log, c.from), blockKey(nil, space, c.log, c.to)})
+	}
+	return out
+}
+
+// remove adds the removal of the entries to a batch.
+func (c cut) remove(b *pebble.Batch) error {
+	if c.to-c.from > pointDeletes {
+		for _, r := range c.ranges() {
+			if err := b.DeleteRange(r.from, r.to, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var key []byte
+	for seq := c.from; seq < c.to; seq++ {
 		for _, space := range []byte{spaceBlock, spaceIndex} {
-			t.w.key = blockKey(t.w.key[:0], space, l.num, seq)
-			t.w.delete(t.w.key)
+			key = blockKey(key[:0], space, c.log, seq)
+			if err := b.Delete(key, nil); err != nil {
+				return err
+			}
 		}
 	}
-	return false, t.room()
+	return nil
 }
 
 // ReadLog returns blocks that follow a position.

@@ -22,6 +22,7 @@ type diskTx struct {
 	logs     map[engine.LogID]struct{}
 	newest   map[uint32]*run // newest entries appended, by number of the log
 	dropped  []uint32        // numbers of logs that are gone
+	cuts     []cut           // entries let go
 	drops    []keyRange      // to remove, once all else is written
 	undo     []keyRange      // to remove if it is given up
 	scanning int             // Scans that look at the batch

@@ -17,12 +17,14 @@ type model struct {
 	schemas map[engine.LogID]map[uint32]*engine.Schema
 	cursors engine.Cursors
 	truncs  map[modelTruncate]engine.Stamp
+	meta    map[string]string
 }
 
 type modelLog struct {
-	oldest, head int // transactions, by number
-	time         engine.Time
-	txs          []*engine.Transaction // oldest+1 ... head
+	oldest, head   int // transactions, by number
+	time, complete engine.Time
+	txs            []*engine.Transaction // oldest+1 ... head
+	ends           []engine.Position     // of blocks that end transactions
 }
 
 type modelTruncate struct {
@@ -34,7 +36,7 @@ func newModel() *model {
 	return &model{
 		tables: map[engine.TableName]map[string]engine.Record{}, logs: map[engine.LogID]modelLog{},
 		schemas: map[engine.LogID]map[uint32]*engine.Schema{}, cursors: engine.Cursors{},
-		truncs: map[modelTruncate]engine.Stamp{},
+		truncs: map[modelTruncate]engine.Stamp{}, meta: map[string]string{},
 	}
 }
 
@@ -46,7 +48,7 @@ func (m *model) clone() *model {
 	for l, s := range m.schemas {
 		c.schemas[l] = maps.Clone(s)
 	}
-	c.logs, c.cursors, c.truncs = maps.Clone(m.logs), maps.Clone(m.cursors), maps.Clone(m.truncs)
+	c.logs, c.cursors, c.truncs, c.meta = maps.Clone(m.logs), maps.Clone(m.cursors), maps.Clone(m.truncs), maps.Clone(m.meta)
 	return c
 }
 
@@ -100,6 +102,9 @@ func (m *model) compare(h *harness, v engine.View) {
 		}
 		h.equal(got, ids, "schemas of %s", l)
 	}
+	meta := map[string]string{}
+	v.ScanMeta("", func(k string, val []byte) bool { meta[k] = string(val); return true })
+	h.equal(meta, m.meta, "meta")
 	for k, s := range m.truncs {
 		h.equal(v.Truncated(k.table, k.origin), s, "truncate of %s by %s", k.table, k.origin)
 	}
@@ -153,7 +158,7 @@ func (m *model) compareLogs(h *harness, v engine.View) {
 		for _, t := range l.txs {
 			changes += len(t.Changes)
 		}
-		h.equal([]any{i.Oldest, i.Head, i.Time, i.Changes}, []any{position(l.oldest), position(l.head), l.time, changes}, "log %s", i.ID)
+		h.equal([]any{i.Oldest, i.Head, i.Time, i.Changes, i.CompleteFrom}, []any{position(l.oldest), position(l.head), l.time, changes, l.complete}, "log %s", i.ID)
 		want := script(i.ID, l.txs)
 		for n := l.oldest; n <= l.head; n++ {
 			for _, maxBytes := range []int{1, 1 << 20} {

@@ -51,6 +51,8 @@ func testRandom(t *testing.T, open Open) {
 			"append":   m.append,
 			"log":      m.log,
 			"meta":     m.meta,
+			"trim":     m.trim,
+			"drop":     m.drop,
 			"commit":   m.commit,
 			"rollback": m.rollback,
 			"view":     m.view,
@@ -169,7 +171,16 @@ func (m *machine) append(t *rapid.T) {
 		}
 		txs = append(txs, transaction(id, l.head+1+len(txs), size, keys...))
 	}
-	m.h.must(tx.Append(id, engine.CompareLSN, blocks(id, position(l.head), txs...)...))
+	bs := blocks(id, position(l.head), txs...)
+	cut := rapid.IntRange(0, len(bs)).Draw(t, "blocks in the first call")
+	m.h.must(tx.Append(id, engine.CompareLSN, bs[:cut]...))
+	m.h.must(tx.Append(id, engine.CompareLSN, bs[cut:]...))
+	l.ends = l.ends[:len(l.ends):len(l.ends)]
+	for _, b := range bs {
+		if b.Last {
+			l.ends = append(l.ends, b.Position)
+		}
+	}
 	l.head += len(txs)
 	l.time = max(l.time, txs[len(txs)-1].Time)
 	l.txs = append(l.txs[:len(l.txs):len(l.txs)], txs...)
@@ -190,7 +201,40 @@ func (m *machine) log(t *rapid.T) {
 	}
 	n := rapid.IntRange(0, 20).Draw(t, "head")
 	m.h.must(tx.ResetLog(id, engine.CompareLSN, position(n), engine.Time(n)))
-	m.working.logs[id] = modelLog{oldest: n, head: n, time: engine.Time(n)}
+	m.working.logs[id] = modelLog{oldest: n, head: n, time: engine.Time(n), complete: engine.Time(n)}
+}
+
+// trim lets go of the oldest of a log, and says from when on deletes are known.
+func (m *machine) trim(t *rapid.T) {
+	tx, id := m.open(), drawLog.Draw(t, "log")
+	l, ok := m.working.logs[id]
+	if !ok {
+		return
+	}
+	n := rapid.IntRange(l.oldest, l.head).Draw(t, "up to")
+	m.h.must(tx.TrimLog(id, 0, engine.LSN(n*0x100).Position())) // never ""
+	for len(l.ends) > 0 && engine.CompareLSN(l.ends[0], position(n)) <= 0 {
+		for position(l.oldest) != l.ends[0] {
+			l.oldest++
+			l.txs = l.txs[1:]
+		}
+		l.ends = l.ends[1:]
+	}
+	l.complete = engine.Time(rapid.IntRange(0, 50).Draw(t, "complete from"))
+	m.h.must(tx.SetCompleteFrom(id, l.complete))
+	m.working.logs[id] = l
+}
+
+// drop forgets a table.
+func (m *machine) drop(t *rapid.T) {
+	name := drawTable.Draw(t, "table").Table
+	m.h.must(m.open().DropTable(name))
+	delete(m.working.tables, name)
+	for k := range m.working.truncs {
+		if k.table == name {
+			m.working.truncs[k] = engine.Stamp{}
+		}
+	}
 }
 
 func (m *machine) meta(t *rapid.T) {
@@ -207,6 +251,14 @@ func (m *machine) meta(t *rapid.T) {
 		m.working.schemas[id] = map[uint32]*engine.Schema{}
 	}
 	m.working.schemas[id][s.ID] = s
+	k := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "meta")
+	if v := rapid.SampledFrom([]string{"", "1", "2", "none"}).Draw(t, "value"); v == "none" {
+		m.h.must(tx.SetMeta(k, nil))
+		delete(m.working.meta, k)
+	} else {
+		m.h.must(tx.SetMeta(k, []byte(v)))
+		m.working.meta[k] = v
+	}
 	at := engine.Stamp{Time: m.time, Origin: id.Origin, Epoch: id.Epoch}
 	m.h.must(tx.SetTruncated(s.Table, at))
 	m.working.truncs[modelTruncate{s.Table, id.Origin}] = at
