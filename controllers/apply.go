@@ -53,6 +53,10 @@ func (a *applier) ensure(ctx context.Context, owner *v1alpha1.ReplicationNode, d
 		}
 		live := &unstructured.Unstructured{Object: content}
 		live.SetGroupVersionKind(desired.GroupVersionKind()) // typed objects from the cache have none
+		if desired.GetKind() == "StatefulSet" && !workload.KeepClaims(desired, live) {
+			// its deletion wakes the node, which makes another
+			return a.remove(ctx, cached)
+		}
 		if !workload.Differs(desired, live) {
 			return nil
 		}
@@ -88,10 +92,18 @@ func (a *applier) removeOther(ctx context.Context, owner *v1alpha1.ReplicationNo
 		other = &appsv1.Deployment{}
 	}
 	err := a.Get(ctx, client.ObjectKeyFromObject(owner), other)
-	if err != nil || !metav1.IsControlledBy(other, owner) || !other.GetDeletionTimestamp().IsZero() {
+	if err != nil || !metav1.IsControlledBy(other, owner) {
 		return client.IgnoreNotFound(err)
 	}
-	return client.IgnoreNotFound(a.Delete(ctx, other, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: new(other.GetUID())}))
+	return a.remove(ctx, other)
+}
+
+// remove deletes a workload, and its pods with it.
+func (a *applier) remove(ctx context.Context, o client.Object) error {
+	if !o.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	return client.IgnoreNotFound(a.Delete(ctx, o, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: new(o.GetUID())}))
 }
 
 // stop scales a node's workload to nothing, whatever else is wrong with it.

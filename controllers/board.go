@@ -119,21 +119,39 @@ func (b *board) setObserved(now map[topology.Key]*observed) {
 		b.nodes.up(k)
 	}
 	moved := false
+	changed := map[topology.Key]bool{}
 	for k := range old {
 		if now[k] == nil {
 			b.nodes.up(k)
+			changed[k] = true
 			moved = moved || len(old[k].parents()) > 0
 		}
 	}
 	for k, v := range now {
 		if !reflect.DeepEqual(old[k], v) {
 			b.nodes.up(k)
+			changed[k] = true
 			moved = moved || !reflect.DeepEqual(old[k].parents(), v.parents())
 		}
 	}
 	if moved {
 		b.topology.up(topologyRequest.NamespacedName)
 	}
+	for _, k := range b.sourcesHeldBy(changed) {
+		b.postgresSources.up(k)
+	}
+}
+
+// sourcesHeldBy are the PostgresSources whose slots some nodes hold.
+func (b *board) sourcesHeldBy(nodes map[topology.Key]bool) (out []topology.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, s := range b.plan.PostgresSources {
+		if slices.ContainsFunc(s.Slots, func(s topology.Slot) bool { return nodes[s.Holder] }) {
+			out = append(out, k)
+		}
+	}
+	return out
 }
 
 // reported is which node each source reads from: as was last heard, or else as

@@ -45,6 +45,7 @@ var needsPerson = []string{
 	v1alpha1.ReasonInvalid, v1alpha1.ReasonNotPermitted, v1alpha1.ReasonSlotConflict,
 	v1alpha1.ReasonLoopDetected, v1alpha1.ReasonMaxDepthExceeded, v1alpha1.ReasonObjectConflict,
 	v1alpha1.ReasonAuthenticationFailed, v1alpha1.ReasonPreflightFailed, v1alpha1.ReasonTableNotFound, v1alpha1.ReasonNoReplicaIdentity,
+	v1alpha1.ReasonSinkHeld, v1alpha1.ReasonDiskFull, v1alpha1.ReasonStoreFailed,
 }
 
 // summarize sets Ready to the first condition of kinds that does not hold, and

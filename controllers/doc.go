@@ -11,16 +11,20 @@
 // Invariants: spec is never written; every object is applied by server-side
 // apply under one field owner, only when it differs, and never if it belongs to
 // someone else; at rest nothing is written. Secrets are read by name, for the
-// names of their keys alone.
+// names of their keys alone. A node has a finalizer only while it holds slots
+// that must not outlive it, and is let go when the time for that is over.
 package controllers
 
 // +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes;postgressources;fanoutsources,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes,verbs=patch
 // +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/status;postgressources/status;fanoutsources/status,verbs=get;patch
 // +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services;configmaps;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tributary-dev/tributary/api/v1alpha1"
@@ -29,17 +31,17 @@ type nodeReconciler struct {
 	board    *board
 	recorder events.EventRecorder
 	options  workload.Options
-
-	mu      sync.Mutex
-	written map[topology.Key]time.Time // when status was last written
+	pace     pace
+	// slotTimeout bounds how long slots are tried to be dropped.
+	slotTimeout time.Duration
 }
 
 const (
-	// lagEvery is how often status is written for nothing but lag.
-	lagEvery = 30 * time.Second
 	// conflictRecheck is how soon an object that is in the way is looked at
 	// again; no watch tells.
 	conflictRecheck = 30 * time.Second
+	// expansionRecheck is how soon a volume that may not grow is tried again.
+	expansionRecheck = 5 * time.Minute
 )
 
 func (r *nodeReconciler) setup(mgr ctrl.Manager) error {
@@ -47,30 +49,42 @@ func (r *nodeReconciler) setup(mgr ctrl.Manager) error {
 		For(&v1alpha1.ReplicationNode{}).
 		Owns(&appsv1.Deployment{}).Owns(&appsv1.StatefulSet{}).
 		Owns(&corev1.Service{}).Owns(&corev1.ConfigMap{}).Owns(&corev1.ServiceAccount{}).
-		Owns(&policyv1.PodDisruptionBudget{}).Owns(&networkingv1.NetworkPolicy{}).
+		Owns(&policyv1.PodDisruptionBudget{}).Owns(&networkingv1.NetworkPolicy{}).Owns(&batchv1.Job{}).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(nodeOfClaim)).
 		WatchesRawSource(r.board.nodes.source()).
 		Complete(r)
+}
+
+// nodeOfClaim is the node whose volume a claim is for.
+func nodeOfClaim(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: topology.Key{Namespace: o.GetNamespace(), Name: o.GetLabels()[workload.LabelInstance]}}}
 }
 
 // Reconcile brings one node to its plan.
 func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var node v1alpha1.ReplicationNode
 	if err := r.Get(ctx, req.NamespacedName, &node); err != nil {
-		r.forget(req.NamespacedName)
+		r.pace.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if node.DeletionTimestamp != nil {
-		return reconcile.Result{}, nil // what it owns goes with it, and pods drain
+		return r.finalize(ctx, &node)
 	}
 	plan := r.board.node(req.NamespacedName)
 	if plan == nil || plan.UID != node.UID || plan.Generation != node.Generation {
 		return reconcile.Result{}, nil // the planner wakes this again
 	}
 	f := &facts{node: &node, plan: plan}
+	if err := r.guardSlots(ctx, f); err != nil {
+		return reconcile.Result{}, err
+	}
 	if err := r.apply(ctx, f); err != nil {
 		return reconcile.Result{}, err
 	}
 	var err error
+	if f.volume, err = r.applier.volume(ctx, &node); err != nil {
+		return reconcile.Result{}, err
+	}
 	if f.running, err = look(ctx, r.Client, &node); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -129,23 +143,24 @@ func (f *facts) settle(err error) error {
 // write writes status if it has changed; if nothing but lag has, at most every
 // lagEvery.
 func (r *nodeReconciler) write(ctx context.Context, f *facts) (result reconcile.Result, err error) {
-	if f.conflict != "" {
+	switch {
+	case f.conflict != "":
 		result.RequeueAfter = conflictRecheck
+	case f.volume != nil && f.volume.refused:
+		result.RequeueAfter = expansionRecheck
 	}
-	status, now := f.status(), time.Now()
+	status := f.status()
 	if sameStatus(status, f.node.Status) {
 		return result, nil
 	}
 	key := client.ObjectKeyFromObject(f.node)
-	if wait := lagEvery - now.Sub(r.lastWrite(key)); wait > 0 && sameStatus(withoutLag(status), withoutLag(f.node.Status)) {
+	if wait := r.pace.wait(key); wait > 0 && sameStatus(withoutLag(status), withoutLag(f.node.Status)) {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	if err := applyStatus(ctx, r.Client, "ReplicationNode", f.node, &status); err != nil {
 		return reconcile.Result{}, err
 	}
-	r.mu.Lock()
-	r.written[key] = now
-	r.mu.Unlock()
+	r.pace.wrote(key)
 	tell(r.recorder, f.node, f.node.Status.Conditions, status.Conditions)
 	if was := f.node.Status.Parent; was != "" && status.Parent != "" && was != status.Parent {
 		r.recorder.Eventf(f.node, nil, corev1.EventTypeNormal, "ParentChanged", "Reparent", "Reads from %s instead of %s.", status.Parent, was)
@@ -153,23 +168,52 @@ func (r *nodeReconciler) write(ctx context.Context, f *facts) (result reconcile.
 	return result, nil
 }
 
+// withoutLag leaves out of a status what changes all the time.
 func withoutLag(s v1alpha1.ReplicationNodeStatus) v1alpha1.ReplicationNodeStatus {
 	s = *s.DeepCopy()
 	s.Lag = ""
 	for i := range s.Origins {
 		s.Origins[i].Lag = ""
 	}
+	for i := range s.Sources {
+		s.Sources[i].RetainedWAL = nil
+	}
+	for i := range s.Sinks {
+		s.Sinks[i].DeadLetters = 0
+	}
+	if s.Storage != nil {
+		s.Storage.Used = nil
+	}
 	return s
 }
 
-func (r *nodeReconciler) lastWrite(k topology.Key) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.written[k]
+// lagEvery is how often status is written for nothing but lag and the like.
+const lagEvery = 30 * time.Second
+
+// pace keeps when status was last written.
+type pace struct {
+	mu      sync.Mutex
+	written map[topology.Key]time.Time
 }
 
-func (r *nodeReconciler) forget(k topology.Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.written, k)
+// wait is how long to wait before status is written for nothing but lag.
+func (p *pace) wait(k topology.Key) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return lagEvery - time.Since(p.written[k])
+}
+
+func (p *pace) wrote(k topology.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.written == nil {
+		p.written = map[topology.Key]time.Time{}
+	}
+	p.written[k] = time.Now()
+}
+
+func (p *pace) forget(k topology.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.written, k)
 }

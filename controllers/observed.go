@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tributary-dev/tributary/api/v1alpha1"
@@ -25,13 +26,21 @@ type observed struct {
 	lagging     bool
 	rebaselines int64
 	loop        string // path of a log that came back, written out
+	sinks       []observedSink
+	store       nodeconfig.StoreStatus // of the pod that keeps one; Bytes rounded
+}
+
+type observedSink struct {
+	name, state, message string
+	deadLetters          int64
 }
 
 type observedSource struct {
 	name, kind, state string
 	reason, message   string
 	parent            *v1alpha1.ParentStatus
-	well              map[string]bool // candidates by id
+	retained          *resource.Quantity // WAL that the server keeps for the slot
+	well              map[string]bool    // candidates by id
 }
 
 // parents is which node each source reads from.
@@ -77,6 +86,15 @@ func observe(docs []*nodeconfig.Statusz) *observed {
 			lags[id] = max(lags[id], lag)
 			origins[id].Lag = lagStep(lags[id])
 		}
+		for _, s := range d.Sinks {
+			o.sinks = append(o.sinks, observedSink{s.Name, s.State, s.Message, int64(s.DeadLetters)})
+		}
+		if d.Store != nil {
+			o.store = *d.Store
+			if q := round(d.Store.Bytes); q != nil {
+				o.store.Bytes = q.Value()
+			}
+		}
 		for _, r := range d.Refused {
 			if r.Reason == v1alpha1.ReasonLoopDetected && o.loop == "" {
 				path := slices.Clone(r.Path)
@@ -111,6 +129,9 @@ func (o *observed) addSource(s nodeconfig.SourceStatus) {
 		if !s.Parent.Since.IsZero() {
 			next.parent.Since = &metav1.Time{Time: s.Parent.Since.Truncate(time.Second)}
 		}
+	}
+	if s.Slot != nil {
+		next.retained = round(s.Slot.RetainedBytes)
 	}
 	for _, c := range s.Candidates {
 		next.well[c.ID] = c.Healthy
@@ -174,4 +195,34 @@ func (o *observed) streaming() (status metav1.ConditionStatus, reason, message s
 		}[reason]
 	}
 	return metav1.ConditionFalse, reason, strings.TrimSpace(fmt.Sprintf("Source %s: %s", worst.name, message))
+}
+
+// sinkReasons are the states of a sink that does not deliver, from the worst.
+var sinkReasons = []struct{ state, reason, otherwise string }{
+	{nodeconfig.SinkHeld, v1alpha1.ReasonSinkHeld, "Its target rejects an entry."},
+	{nodeconfig.SinkSuperseded, v1alpha1.ReasonSinkSuperseded, "Its target has a newer history than the node."},
+	{nodeconfig.SinkRetrying, v1alpha1.ReasonSinkRetrying, "Its target cannot be reached."},
+	{nodeconfig.SinkConnecting, v1alpha1.ReasonSinkConnecting, "Its target is being connected to."},
+	{nodeconfig.SinkBaselining, v1alpha1.ReasonSinkBaselining, "The state is being copied to its target."},
+}
+
+// sinksHealthy is the condition that the sinks' states come to.
+func (o *observed) sinksHealthy() (status metav1.ConditionStatus, reason, message string) {
+	for _, r := range sinkReasons {
+		for _, s := range o.sinks {
+			if s.state == r.state {
+				return metav1.ConditionFalse, r.reason, fmt.Sprintf("Sink %s: %s", s.name, cmp.Or(s.message, r.otherwise))
+			}
+		}
+	}
+	var waiting []string
+	for _, s := range o.sinks {
+		if s.deadLetters > 0 {
+			waiting = append(waiting, s.name)
+		}
+	}
+	if len(waiting) > 0 {
+		return metav1.ConditionTrue, v1alpha1.ReasonDelivering, fmt.Sprintf("Every sink delivers; entries were put aside by %s: list and replay them at the node.", strings.Join(waiting, ", "))
+	}
+	return metav1.ConditionTrue, v1alpha1.ReasonDelivering, "Every sink delivers."
 }

@@ -1,10 +1,12 @@
 package controllers
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -13,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tributary-dev/tributary/controllers/topology"
 	"github.com/tributary-dev/tributary/controllers/workload"
 )
 
@@ -22,6 +23,9 @@ type Options struct {
 	workload.Options
 	// StatusInterval is how often nodes are asked for their status.
 	StatusInterval time.Duration
+	// SlotTimeout bounds how long a node that is being deleted waits for its slots
+	// to be dropped; DefaultSlotTimeout when zero.
+	SlotTimeout time.Duration
 }
 
 // CacheOptions are the options of the manager's cache: of kinds that are not of
@@ -34,6 +38,7 @@ func CacheOptions(namespaces ...string) cache.Options {
 			&appsv1.Deployment{}: ours, &appsv1.StatefulSet{}: ours, &corev1.Pod{}: ours,
 			&corev1.Service{}: ours, &corev1.ConfigMap{}: ours, &corev1.ServiceAccount{}: ours,
 			&policyv1.PodDisruptionBudget{}: ours, &networkingv1.NetworkPolicy{}: ours,
+			&batchv1.Job{}: ours, &corev1.PersistentVolumeClaim{}: ours,
 		},
 	}
 	for _, ns := range namespaces {
@@ -53,9 +58,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		&topologyReconciler{Client: mgr.GetClient(), board: b, secrets: &secretReader{reader: mgr.GetAPIReader()}},
 		&nodeReconciler{
 			Client: mgr.GetClient(), board: b, recorder: recorder, options: o.Options,
-			applier: applier{Client: mgr.GetClient(), live: mgr.GetAPIReader()}, written: map[topology.Key]time.Time{},
+			applier: applier{Client: mgr.GetClient(), live: mgr.GetAPIReader()}, slotTimeout: cmp.Or(o.SlotTimeout, DefaultSlotTimeout),
 		},
-		&postgresSourceReconciler{mgr.GetClient(), b, recorder},
+		&postgresSourceReconciler{Client: mgr.GetClient(), board: b, recorder: recorder},
 		&fanoutSourceReconciler{mgr.GetClient(), b, recorder},
 	} {
 		if err := r.setup(mgr); err != nil {

@@ -19,6 +19,7 @@ type postgresSourceReconciler struct {
 	client.Client
 	board    *board
 	recorder events.EventRecorder
+	pace     pace
 }
 
 func (r *postgresSourceReconciler) setup(mgr ctrl.Manager) error {
@@ -30,6 +31,7 @@ func (r *postgresSourceReconciler) setup(mgr ctrl.Manager) error {
 func (r *postgresSourceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var source v1alpha1.PostgresSource
 	if err := r.Get(ctx, req.NamespacedName, &source); err != nil {
+		r.pace.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	plan := r.board.postgresSource(req.NamespacedName)
@@ -41,17 +43,42 @@ func (r *postgresSourceReconciler) Reconcile(ctx context.Context, req reconcile.
 	status.Slots = nil
 	for _, s := range plan.Slots {
 		if len(status.Slots) < maxSourceNodes {
-			status.Slots = append(status.Slots, v1alpha1.PostgresSlotStatus{Name: s.Name, Holder: relative(s.Holder, source.Namespace)})
+			status.Slots = append(status.Slots, r.slot(s, source.Namespace))
 		}
 	}
 	if sameStatus(*status, source.Status) {
 		return reconcile.Result{}, nil
 	}
+	if wait := r.pace.wait(req.NamespacedName); wait > 0 && sameStatus(withoutWAL(*status), withoutWAL(source.Status)) {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
 	if err := applyStatus(ctx, r.Client, "PostgresSource", &source, status); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.pace.wrote(req.NamespacedName)
 	tell(r.recorder, &source, source.Status.Conditions, status.Conditions)
 	return reconcile.Result{}, nil
+}
+
+// slot is what is known of a slot: by the plan, and by what its holder says.
+func (r *postgresSourceReconciler) slot(s topology.Slot, namespace string) v1alpha1.PostgresSlotStatus {
+	out := v1alpha1.PostgresSlotStatus{Name: s.Name, Holder: relative(s.Holder, namespace), Temporary: !s.Permanent}
+	if o, _ := r.board.heard(s.Holder); o != nil {
+		for _, src := range o.sources {
+			if src.name == s.Source {
+				out.RetainedWAL = src.retained
+			}
+		}
+	}
+	return out
+}
+
+func withoutWAL(s v1alpha1.PostgresSourceStatus) v1alpha1.PostgresSourceStatus {
+	s = *s.DeepCopy()
+	for i := range s.Slots {
+		s.Slots[i].RetainedWAL = nil
+	}
+	return s
 }
 
 // fanoutSourceReconciler writes the status of FanoutSources.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tributary-dev/tributary/api/v1alpha1"
@@ -20,8 +21,9 @@ type facts struct {
 	objects  *workload.Objects // nil unless the plan was applied
 	running  *running
 	observed *observed
-	conflict string // why the objects could not be applied; a person must act
-	invalid  string // why the API refused an object; a person must act
+	volume   *volume // nil unless the node has persistent storage
+	conflict string  // why the objects could not be applied; a person must act
+	invalid  string  // why the API refused an object; a person must act
 }
 
 const maxChildren = 64
@@ -51,6 +53,8 @@ func (f *facts) status() v1alpha1.ReplicationNodeStatus {
 	}
 	s.Replicas = f.running.existing
 	f.sources(&s)
+	f.sinks(&s)
+	f.storage(&s)
 	if o := f.observed; o != nil {
 		s.Origins, s.Lag, s.Rebaselines = o.origins, o.lag, o.rebaselines
 	} else {
@@ -94,7 +98,7 @@ func (f *facts) sources(s *v1alpha1.ReplicationNodeStatus) {
 			out.Kind = nodeconfig.KindPostgres
 		}
 		if o, ok := seen[name]; ok {
-			out.State, out.Parent = o.state, o.parent
+			out.State, out.Parent, out.RetainedWAL = o.state, o.parent, o.retained
 		} else if i := slices.IndexFunc(before, func(b v1alpha1.NodeSourceStatus) bool { return b.Name == name }); i >= 0 && f.running.existing > 0 {
 			out.State, out.Parent = before[i].State, before[i].Parent // the node's last word
 		}
@@ -102,6 +106,35 @@ func (f *facts) sources(s *v1alpha1.ReplicationNodeStatus) {
 			s.Parent = strings.TrimPrefix(out.Parent.ID, f.node.Namespace+"/")
 		}
 		s.Sources = append(s.Sources, out)
+	}
+}
+
+func (f *facts) sinks(s *v1alpha1.ReplicationNodeStatus) {
+	s.Sinks = nil
+	for i := range f.node.Spec.Sinks {
+		out := v1alpha1.NodeSinkStatus{Name: f.node.Spec.Sinks[i].Name}
+		if f.observed != nil {
+			for _, o := range f.observed.sinks {
+				if o.name == out.Name {
+					out.State, out.DeadLetters = o.state, o.deadLetters
+				}
+			}
+		}
+		s.Sinks = append(s.Sinks, out)
+	}
+}
+
+func (f *facts) storage(s *v1alpha1.ReplicationNodeStatus) {
+	s.Storage = nil
+	if f.volume == nil {
+		return
+	}
+	s.Storage = &v1alpha1.NodeStorageStatus{Claim: f.volume.claim}
+	if !f.volume.capacity.IsZero() {
+		s.Storage.Capacity = new(f.volume.capacity.DeepCopy())
+	}
+	if f.observed != nil {
+		s.Storage.Used = round(f.observed.store.Bytes)
 	}
 }
 
@@ -138,6 +171,24 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 		}
 	}
 
+	if f.volume == nil {
+		meta.RemoveStatusCondition(c.list, v1alpha1.ConditionStorageHealthy)
+	} else {
+		status, reason, message := f.volume.storage(f.observed)
+		c.set(v1alpha1.ConditionStorageHealthy, status, reason, message)
+	}
+	switch {
+	case len(f.node.Spec.Sinks) == 0:
+		meta.RemoveStatusCondition(c.list, v1alpha1.ConditionSinksHealthy)
+	case f.node.Spec.Suspend:
+		c.set(v1alpha1.ConditionSinksHealthy, metav1.ConditionUnknown, v1alpha1.ReasonSuspended, "The node is suspended.")
+	case f.observed == nil:
+		c.set(v1alpha1.ConditionSinksHealthy, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, "No pod of the node has told its status yet.")
+	default:
+		status, reason, message := f.observed.sinksHealthy()
+		c.set(v1alpha1.ConditionSinksHealthy, status, reason, message)
+	}
+
 	moving := ""
 	if f.running.rolling() {
 		moving = v1alpha1.ReasonRollingOut
@@ -145,6 +196,12 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 	kinds := []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionAcyclic, v1alpha1.ConditionStreaming, v1alpha1.ConditionWorkloadAvailable}
 	if f.node.Spec.Suspend || f.conflict != "" { // says more than that nothing streams
 		kinds[3], kinds[4] = kinds[4], kinds[3]
+	}
+	if f.volume != nil && !f.node.Spec.Suspend {
+		kinds = slices.Insert(kinds, 3, v1alpha1.ConditionStorageHealthy)
+	}
+	if len(f.node.Spec.Sinks) > 0 {
+		kinds = append(kinds, v1alpha1.ConditionSinksHealthy)
 	}
 	c.summarize(moving, kinds...)
 }

@@ -43,6 +43,9 @@ var (
 	writes  writeCounter
 )
 
+// slotTimeout is the bound on dropping slots in these tests.
+const slotTimeout = 20 * time.Second
+
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
@@ -145,6 +148,7 @@ func start(env *envtest.Environment) (stop func(), err error) {
 	}
 	counted.QPS, counted.Burst = 500, 1000
 	counted.Wrap(writes.wrap)
+	counted.Wrap(lagging)
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme: scheme, Cache: controllers.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
 	})
@@ -153,7 +157,7 @@ func start(env *envtest.Environment) (stop func(), err error) {
 	}
 	err = controllers.Setup(mgr, controllers.Options{
 		Options:        workload.Options{NodeImage: "example.test/node:1", ManagerNamespace: "tributary-system"},
-		StatusInterval: 500 * time.Millisecond,
+		StatusInterval: 500 * time.Millisecond, SlotTimeout: slotTimeout,
 	})
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -242,7 +243,11 @@ func (b *builder) workload() any {
 		if topology.Persistent(b.n) {
 			spec.WithVolumeClaimTemplates(b.claim()).WithPersistentVolumeClaimRetentionPolicy(b.retention())
 		}
-		return appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
+		sts := appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
+		if slots := DropSlots(b.plan); len(slots) > 0 {
+			sts.WithAnnotations(map[string]string{AnnotationDropSlots: strings.Join(slots, ",")})
+		}
+		return sts
 	}
 	// A pod is added before one is taken away, so that readers have a place to
 	// move to.

@@ -25,18 +25,25 @@ const (
 	exitUsage  = 2
 )
 
+const defaultConfig = "/etc/tributary/static/node.yaml"
+
 // Main is the node's command line. It returns the process's exit code.
 func Main(args []string, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(args) > 0 && args[0] == "drop-slots" {
+		return dropSlotsMain(ctx, args[1:], stderr)
+	}
 	fs := flag.NewFlagSet("node", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	path := fs.String("config", "/etc/tributary/static/node.yaml", "the node's configuration file")
+	path := fs.String("config", defaultConfig, "the node's configuration file")
 	check := fs.Bool("check", false, "check the configuration and its wiring, and end")
 	format := fs.String("log-format", "json", "json or text")
 	level := slog.LevelInfo
 	fs.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	showVersion := fs.Bool("version", false, "print the version and end")
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "node runs one node of a Tributary topology.\n\nFlags:")
+		fmt.Fprintln(stderr, "node runs one node of a Tributary topology; node drop-slots drops slots of one that has ended.\n\nFlags:")
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -79,8 +86,6 @@ func Main(args []string, stderr io.Writer) int {
 	if *check {
 		return exitOK
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	log := slog.New(h).With("node", cfg.Node.ID)
 	if err := Run(ctx, Options{Config: cfg, Logger: log}); err != nil {
 		log.Error("node ended", "error", err)
