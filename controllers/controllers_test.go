@@ -365,6 +365,11 @@ func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
 	eventually(t, "the workload of "+name, func(ctx context.Context) error {
 		if s, err := get[appsv1.StatefulSet](ctx, ns, name); err == nil {
 			template = s.Spec.Template
+			for _, c := range s.Spec.VolumeClaimTemplates {
+				template.Spec.Volumes = append(template.Spec.Volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name + "-" + name + "-0"},
+				}})
+			}
 			s.Status = appsv1.StatefulSetStatus{ObservedGeneration: s.Generation, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1, ReadyReplicas: 1}
 			return cl.Status().Update(ctx, s)
 		}
@@ -439,6 +444,7 @@ func TestNodeStatus(t *testing.T) {
 	wantKstatus(t, ns, "a", kstatus.CurrentStatus)
 
 	// Lag alone is not written before its time.
+	time.Sleep(2 * cacheLag)
 	say(func(d *nodeconfig.Statusz) { d.Logs[0].LagSeconds = 7 })
 	time.Sleep(3 * time.Second)
 	if n, err = node(t.Context(), ns, "a"); err != nil || n.Status.Lag != "<1s" {
