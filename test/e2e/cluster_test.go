@@ -56,8 +56,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+func kubeconfig() string { return os.Getenv("KUBECONFIG") }
+
 func connect() error {
-	path := os.Getenv("KUBECONFIG")
+	path := kubeconfig()
 	if path == "" {
 		return fmt.Errorf("KUBECONFIG is not set: run the end-to-end tests by make test-e2e, which starts a cluster, loads the images and installs the chart")
 	}

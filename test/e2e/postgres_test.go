@@ -52,6 +52,9 @@ spec:
     env: [{name: POSTGRES_PASSWORD, value: %[1]q}]
     ports: [{containerPort: 5432}]
     readinessProbe: {tcpSocket: {port: 5432}, periodSeconds: 1}
+    volumeMounts: [{name: data, mountPath: /var/lib/postgresql}]
+  securityContext: {fsGroup: 999}
+  volumes: [{name: data, emptyDir: {}}] # outlives the container
 `, password, postgresImage()))
 	eventually(t, 2*time.Minute, "PostgreSQL answering", func(ctx context.Context) error {
 		_, err := psql(ctx, ns, "SELECT 1")
