@@ -21,13 +21,13 @@ func DropSlot(ctx context.Context, cfg Config) error {
 	}
 	defer c.close()
 	for {
-		h, err := s.slotHolder(ctx, c)
+		h, err := s.slotState(ctx, c, s.slot)
 		switch {
 		case err != nil:
 			return fmt.Errorf("looking for slot %s: %w", s.slot, err)
 		case h == nil:
 			return nil
-		case !h.ours || h.temporary:
+		case !h.ours || h.Temporary:
 			return &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q is not one that a node has made here: it is temporary, or of another database or plugin", s.slot),
 				Mend: "It was left alone; see who uses it before you drop it"}
 		case h.pid == "":
@@ -39,7 +39,7 @@ func DropSlot(ctx context.Context, cfg Config) error {
 			return err
 		}
 		if sleep(ctx, 200*time.Millisecond) != nil {
-			return h.problem(s.slot, true)
+			return h.problem(true)
 		}
 	}
 }
