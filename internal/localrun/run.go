@@ -192,7 +192,7 @@ func (r *runner) nodeConfig(n *topology.Node, wiringFile string) *nodeconfig.Con
 			return r.secretDir(topology.Key{Namespace: n.Key.Namespace, Name: secret})
 		},
 		StoreDir: filepath.Join(filepath.Dir(wiringFile), "store"),
-		Listen: nodeconfig.Listen{Replication: r.replication(n.Key), HTTP: r.http(n.Key)},
+		Listen:   nodeconfig.Listen{Replication: r.replication(n.Key), HTTP: r.http(n.Key)},
 	})
 	cfg.DrainTimeout = min(cfg.DrainTimeout, maxDrain)
 	return cfg
