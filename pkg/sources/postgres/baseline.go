@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
@@ -79,7 +77,7 @@ func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity)
 			r.close()
 		}
 	}()
-	for range min(s.cfg.BaselineWorkers, len(s.cfg.Tables)) {
+	for range s.cfg.BaselineWorkers {
 		c, err := s.connect(ctx, false)
 		if err != nil {
 			return nil, err
@@ -108,17 +106,7 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 	if err != nil {
 		return err
 	}
-	for i, c := range readers {
-		err := s.enterSnapshot(ctx, c, snapshot)
-		if i > 0 && errors.Is(err, errLocked) {
-			readers = readers[:i] // someone waits for a table by now: those who have it read it all
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	tables, err := s.tablesInSnapshot(ctx, readers[0])
+	readers, tables, err := s.enter(ctx, readers, snapshot, s.cfg.Tables)
 	if err != nil {
 		return err
 	}
@@ -155,6 +143,23 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 	return nil
 }
 
+// enter begins to read tables in a snapshot, on as many of the connections as
+// get their share of the tables.
+func (s *Source) enter(ctx context.Context, readers []*conn, snapshot string, names []engine.TableName) ([]*conn, []*table, error) {
+	for i, c := range readers {
+		err := s.enterSnapshot(ctx, c, snapshot, names)
+		if i > 0 && errors.Is(err, errLocked) {
+			readers = readers[:i] // someone waits for a table by now: those who have it read it all
+			break
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	tables, err := s.tablesInSnapshot(ctx, readers[0], names)
+	return readers, tables, err
+}
+
 // lockWait is how long a reader waits for its share of the tables. It is short of
 // deadlock_timeout, so that no one else's transaction is ended on our account.
 const lockWait = 500 * time.Millisecond
@@ -166,9 +171,9 @@ var errLocked = errors.New("locked by another transaction (TRUNCATE, ALTER TABLE
 // of every table at once, so that its shape stays until all is read. Each reader
 // takes its own before any row is read: later, it would queue behind whoever
 // waits for the other readers to let go.
-func (s *Source) enterSnapshot(ctx context.Context, c *conn, snapshot string) error {
+func (s *Source) enterSnapshot(ctx context.Context, c *conn, snapshot string, names []engine.TableName) error {
 	sql := fmt.Sprintf("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT %s; SET LOCAL lock_timeout = %d", quoteLiteral(snapshot), lockWait.Milliseconds())
-	for _, name := range s.cfg.Tables {
+	for _, name := range names {
 		sql += fmt.Sprintf("; SELECT 1 FROM %s LIMIT 0", quoteTable(name.Schema, name.Name))
 	}
 	_, err := c.query(ctx, sql+"; SET LOCAL lock_timeout = 0")
@@ -182,9 +187,9 @@ func (s *Source) enterSnapshot(ctx context.Context, c *conn, snapshot string) er
 }
 
 // tablesInSnapshot returns the tables as the snapshot has them.
-func (s *Source) tablesInSnapshot(ctx context.Context, c *conn) ([]*table, error) {
+func (s *Source) tablesInSnapshot(ctx context.Context, c *conn, names []engine.TableName) ([]*table, error) {
 	var tables []*table
-	for _, name := range s.cfg.Tables {
+	for _, name := range names {
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
 			return nil, fmt.Errorf("table %s: %w", name, err)
@@ -198,101 +203,6 @@ func (s *Source) tablesInSnapshot(ctx context.Context, c *conn) ([]*table, error
 		tables = append(tables, t)
 	}
 	return tables, nil
-}
-
-// copyTables reads the tables, several at once, while the session is kept alive.
-func (s *Source) copyTables(ctx context.Context, w engine.BaselineWriter, sess *session, readers []*conn, tables []*table) error {
-	g, gctx := errgroup.WithContext(ctx)
-	pingCtx, stop := context.WithCancel(gctx)
-	g.Go(func() error {
-		for sleep(pingCtx, s.cfg.ping) == nil {
-			// Its answer is not waited for with pingCtx: an interrupted answer would
-			// break the session.
-			if _, err := sess.query(gctx, "IDENTIFY_SYSTEM"); err != nil {
-				return fmt.Errorf("the replication session ended during the baseline: %w", err)
-			}
-		}
-		return nil
-	})
-	work := make(chan *table, len(tables))
-	for _, t := range tables {
-		work <- t
-	}
-	close(work)
-	var copying sync.WaitGroup
-	for _, c := range readers {
-		copying.Add(1)
-		g.Go(func() error {
-			defer copying.Done()
-			for t := range work {
-				if err := gctx.Err(); err != nil {
-					return err
-				}
-				if err := s.copyTable(gctx, c, t, w); err != nil {
-					return fmt.Errorf("table %s: %w", t.schema.Table, err)
-				}
-			}
-			return nil // its locks stay until all tables are read
-		})
-	}
-	copying.Wait()
-	stop()
-	err := g.Wait()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
-}
-
-// copyTable reads one table and hands its rows on.
-func (s *Source) copyTable(ctx context.Context, c *conn, t *table, w engine.BaselineWriter) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.Conn().SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	c.Frontend().SendQuery(&pgproto3.Query{String: t.copySQL()})
-	if err := c.Frontend().Flush(); err != nil {
-		return err
-	}
-	p := newCopyParser(t.schema)
-	flush := func() error {
-		if len(p.records) == 0 {
-			return nil
-		}
-		err := w.Rows(t.schema.Table, p.records)
-		p.reset()
-		return err
-	}
-	var cut []byte // a line that a message has cut
-	var failed error
-	for {
-		typ, body, err := c.frames.next()
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return err
-		}
-		switch typ {
-		case 'd':
-			if cut, err = p.message(cut, body); err != nil {
-				return err
-			}
-			if p.bytes >= baselineBatch {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-		case 'E':
-			failed = serverError(body)
-		case 'Z':
-			if failed != nil {
-				return failed
-			}
-			if len(cut) > 0 {
-				return errors.New("COPY ended within a line")
-			}
-			return flush()
-		}
-	}
 }
 
 // message takes the body of a CopyData message. PostgreSQL sends a line in each;

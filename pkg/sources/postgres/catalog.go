@@ -27,6 +27,7 @@ type table struct {
 	rewritten bool
 	// published is false if the publication does not hold the table.
 	published bool
+	progress  *tableProgress // of its baseline, while that is taken
 	// filled are the columns with a default: had one been added since the
 	// baseline, older rows would have a value that no change ever carried.
 	filled map[int16]bool
@@ -163,23 +164,29 @@ func (c *conn) major() int {
 	return n
 }
 
-// copySQL is the statement that reads the table's rows. A partitioned table, or
-// one that is filtered, needs a query; a plain one is read faster without.
-func (t *table) copySQL() string {
+// copySQL is the statement that reads the table's rows, or those of a part of it
+// that meet a condition. A partitioned table, or one that is filtered, needs a
+// query; a plain one is read faster without.
+func (t *table) copySQL(from, where string) string {
 	cols := make([]string, len(t.schema.Columns))
 	for i, c := range t.schema.Columns {
 		cols[i] = quoteIdent(c.Name)
 	}
 	list, name := strings.Join(cols, ", "), quoteTable(t.schema.Table.Schema, t.schema.Table.Name)
-	if t.kind == 'r' && t.filter == "" && len(cols) > 0 {
-		return fmt.Sprintf("COPY %s (%s) TO STDOUT", name, list)
+	if from == "" {
+		if t.kind == 'r' && t.filter == "" && len(cols) > 0 {
+			return fmt.Sprintf("COPY %s (%s) TO STDOUT", name, list)
+		}
+		if from = name; t.kind == 'r' {
+			from = "ONLY " + name
+		}
 	}
-	q := fmt.Sprintf("SELECT %s FROM %s", list, name)
-	if t.kind == 'r' {
-		q = fmt.Sprintf("SELECT %s FROM ONLY %s", list, name)
-	}
-	if t.filter != "" {
-		q += " WHERE " + t.filter
+	q := fmt.Sprintf("SELECT %s FROM %s", list, from)
+	switch {
+	case t.filter != "" && where != "":
+		q += fmt.Sprintf(" WHERE (%s) AND %s", t.filter, where)
+	case t.filter != "" || where != "":
+		q += " WHERE " + t.filter + where
 	}
 	return "COPY (" + q + ") TO STDOUT"
 }

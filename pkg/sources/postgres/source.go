@@ -20,6 +20,8 @@ type Source struct {
 	id          identity
 	scratch     *spill.Dir
 
+	progress progress
+
 	// acked is the last position acknowledged, durably if the slot is permanent.
 	acked atomic.Uint64
 	// walsender is the server's process that this source streams from.

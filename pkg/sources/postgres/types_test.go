@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -206,7 +207,7 @@ func TestEveryType(t *testing.T) {
 		insert(0)
 		role := "r_" + db.Name
 		db.Exec(t, "CREATE ROLE "+role+" SUPERUSER LOGIN PASSWORD 'pw'")
-		t.Cleanup(func() { _ = db.ExecContext(t.Context(), "DROP ROLE "+role) })
+		t.Cleanup(func() { _ = db.ExecContext(context.Background(), "DROP OWNED BY "+role+" CASCADE", "DROP ROLE "+role) })
 		for name, value := range foreign {
 			db.Exec(t, fmt.Sprintf("ALTER ROLE %s SET %s = %s", role, name, quoteLiteral(value)), fmt.Sprintf("ALTER DATABASE %s SET %s = %s", db.Name, name, quoteLiteral(value)))
 		}
