@@ -106,15 +106,13 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 	if err != nil {
 		return err
 	}
-	readers, tables, err := s.enter(ctx, readers, snapshot, s.cfg.Tables)
+	readers, tables, err := s.enter(ctx, readers, snapshot, s.names())
 	if err != nil {
 		return err
 	}
 	spec := engine.BaselineSpec{At: sess.consistent.Position(), Major: uint64(sess.consistent)}
-	known := map[uint32]*engine.Schema{}
 	for _, t := range tables {
 		t.schema, _ = s.env.Schemas.Define(t.schema)
-		known[t.schema.RelationOID] = t.schema
 		spec.Schemas = append(spec.Schemas, t.schema)
 		spec.Tables = append(spec.Tables, t.schema.Table)
 	}
@@ -138,7 +136,11 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 			return err
 		}
 	}
-	s.known = known
+	s.tables.reset(tables)
+	s.known = map[uint32]*engine.Schema{}
+	for _, t := range tables {
+		s.known[t.schema.RelationOID] = t.schema
+	}
 	s.env.Logger.Info("baseline committed", "server", s.server(), "position", spec.At, "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }

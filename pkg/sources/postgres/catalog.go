@@ -27,6 +27,7 @@ type table struct {
 	rewritten bool
 	// published is false if the publication does not hold the table.
 	published bool
+	evidence  evidence
 	progress  *tableProgress // of its baseline, while that is taken
 	// filled are the columns with a default: had one been added since the
 	// baseline, older rows would have a value that no change ever carried.
@@ -42,7 +43,7 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
 	n.nspname, c.relname,
 	c.relfilenode <> pg_catalog.pg_relation_filenode(c.oid) OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p JOIN pg_catalog.pg_class l ON l.oid = p.relid
 		WHERE l.relkind = 'r' AND l.relfilenode <> pg_catalog.pg_relation_filenode(l.oid)),
-	pg_catalog.row_security_active(c.oid)
+	pg_catalog.row_security_active(c.oid), c.relnatts
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE `
 
@@ -89,8 +90,13 @@ func (s *Source) read(ctx context.Context, c *conn, where string, args ...string
 	if err != nil {
 		return nil, err
 	}
+	columns, err := strconv.ParseInt(r[12], 10, 16)
+	if err != nil {
+		return nil, err
+	}
 	t := &table{
-		kind: r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7], rewritten: r[10] == "t",
+		evidence: evidence{columns: int16(columns)}, // read before the columns: never too high
+		kind:     r[1][0], unlogged: r[3] != "p", canSelect: r[4] == "t", canUse: r[5] == "t", owned: r[6] == "t", key: r[7], rewritten: r[10] == "t",
 		secured: r[11] == "t",
 		filled:  map[int16]bool{},
 		schema:  &engine.Schema{Table: engine.TableName{Schema: r[8], Name: r[9]}, RelationOID: uint32(oid), ReplicaIdentity: engine.ReplicaIdentity(r[2][0])},
@@ -122,7 +128,7 @@ func (s *Source) read(ctx context.Context, c *conn, where string, args ...string
 		t.schema.Columns = append(t.schema.Columns, engine.Column{Name: r[0], Number: int16(num), TypeOID: uint32(typ), TypeName: r[3], TypeMod: int32(mod), Key: r[5] == "t"})
 		t.filled[int16(num)] = r[6] == "t"
 	}
-	return t, nil
+	return t, t.gather(ctx, c)
 }
 
 // publication reads what the publication says of the table, and returns the

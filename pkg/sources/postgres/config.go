@@ -52,6 +52,8 @@ type Config struct {
 	silence time.Duration
 	// retry is the longest wait between two attempts to connect; tests shorten it.
 	retry time.Duration
+	// audit is how often the catalog is looked at for what the log does not tell.
+	audit time.Duration
 	// partPages is how many pages of a table are read at once; tests lower it.
 	partPages int64
 	// patience is how long a slot that is in use is waited for.
@@ -105,6 +107,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.retry == 0 {
 		c.retry = 15 * time.Second
+	}
+	if c.audit == 0 {
+		c.audit = 10 * time.Second
 	}
 	if c.partPages == 0 {
 		c.partPages = partPages

@@ -134,6 +134,9 @@ func (e *identityError) Error() string {
 	return s
 }
 
+// Unwrap: the message is none that PostgreSQL sends for a table as it is described.
+func (e *identityError) Unwrap() error { return errMessage }
+
 // problem says how to mend it. A partition has a replica identity of its own.
 func (e *identityError) problem() *Problem {
 	t := e.schema.Table

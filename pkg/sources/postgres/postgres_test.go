@@ -472,44 +472,6 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
-// Shapes that change in order with their data.
-func TestSchemaChanges(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name      string
-		sql       []string
-		baselines int
-	}{
-		{"column added", []string{`ALTER TABLE t ADD x int`, `UPDATE t SET x=5 WHERE id=1`, `INSERT INTO t VALUES (3,3,'c',3)`}, 1},
-		{"column dropped", []string{`ALTER TABLE t DROP n`, `INSERT INTO t VALUES (3,'c')`}, 1},
-		{"column renamed", []string{`ALTER TABLE t RENAME n TO m`, `UPDATE t SET m=9 WHERE id=2`}, 1},
-		{"type widened", []string{`ALTER TABLE t ALTER n TYPE bigint`, `INSERT INTO t VALUES (3,9223372036854775807,'c')`}, 1},
-		{"several at once", []string{`ALTER TABLE t ADD x text; ALTER TABLE t DROP b`, `INSERT INTO t VALUES (3,1,'c')`, `UPDATE t SET x='z' WHERE id=1`}, 1},
-		{"added with a default", []string{`ALTER TABLE t ADD x int DEFAULT 7`, `INSERT INTO t VALUES (3,3,'c',3)`}, 2},
-		{"dropped and added", []string{`ALTER TABLE t DROP b, ADD b text`, `INSERT INTO t VALUES (3,3,'c')`}, 2},
-		{"text changed", []string{`ALTER TABLE t ALTER n TYPE numeric(9,2)`, `INSERT INTO t VALUES (3,3,'c')`}, 2},
-		{"key changed", []string{`ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (b)`, `INSERT INTO t VALUES (3,3,'c')`}, 2},
-		{"identity full", []string{`ALTER TABLE t REPLICA IDENTITY FULL`, `UPDATE t SET n=n+1`, `DELETE FROM t WHERE id=2`}, 1},
-		{"analyzed", []string{`ANALYZE t`, `UPDATE t SET n=n+1`, `VACUUM t`, `UPDATE t SET n=n+1`}, 1},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			eachVersion(t, func(t *testing.T, db *testpg.DB) {
-				db.Exec(t, createT, `INSERT INTO t VALUES (1,1,'a'),(2,2,'b')`)
-				n := start(t, Config{ConnString: db.ConnString, Tables: names("t")})
-				n.converges(db, "t")
-				db.Exec(t, tt.sql...)
-				eventually(t, "the baselines", func() bool { return n.baselines() >= tt.baselines })
-				n.converges(db, "t")
-				if n.baselines() != tt.baselines {
-					t.Errorf("%d baselines, want %d", n.baselines(), tt.baselines)
-				}
-			})
-		})
-	}
-}
-
 // A partitioned table comes under its own name.
 func TestPartitioned(t *testing.T) {
 	t.Parallel()

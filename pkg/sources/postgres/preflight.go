@@ -41,7 +41,7 @@ func (s *Source) prepare(ctx context.Context) ([]*table, identity, error) {
 		return nil, identity{}, sourceError(s.server(), problems...)
 	}
 	// The publication decides which columns and rows are sent.
-	for i, name := range s.cfg.Tables {
+	for i, name := range s.names() {
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
 			return fail(err)
@@ -142,15 +142,14 @@ func has(problems []*Problem, r Reason) bool {
 }
 
 func (s *Source) checkTables(ctx context.Context, c *conn, problems *[]*Problem) ([]*table, error) {
-	tables := make([]*table, len(s.cfg.Tables))
-	for i, name := range s.cfg.Tables {
+	tables := make([]*table, len(s.names()))
+	for i, name := range s.names() {
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
 			return nil, err
 		}
 		if t == nil {
-			*problems = append(*problems, &Problem{Reason: TableNotFound, Table: name, What: fmt.Sprintf("there is no table %s", name),
-				Mend: "Create it, or correct its name (names are as in the catalog: without quotes, with case)"})
+			*problems = append(*problems, notFound(name))
 			continue
 		}
 		tables[i] = t
@@ -199,6 +198,26 @@ func (t *table) check(user string) (problems []*Problem) {
 			"%s has no primary key and no replica identity index: PostgreSQL refuses its updates and deletes while it is published", name)
 	}
 	return problems
+}
+
+// admit sees to it that a table can be baselined while the stream goes on, and
+// adds it to the publication where that is ours.
+func (s *Source) admit(ctx context.Context, c *conn, name engine.TableName) error {
+	t, err := s.lookUp(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		return notFound(name)
+	}
+	problems := t.check(s.user(ctx))
+	if err := s.checkPublication(ctx, c, []*table{t}, len(problems) == 0, &problems); err != nil {
+		return err
+	}
+	if len(problems) > 0 {
+		return sourceError(s.server(), problems...)
+	}
+	return nil
 }
 
 // managedComment marks a publication that this package may alter.

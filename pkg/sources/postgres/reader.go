@@ -39,6 +39,7 @@ type reader struct {
 	gather    time.Duration // before that
 	quick     int           // reads in a row that came within a burst of each other
 
+	hurried     atomic.Bool // someone waits to learn how far the server is
 	asked       atomic.Bool // the server waits for what is still in flight
 	interrupted atomic.Bool // someone set the read deadline to get attention
 }
@@ -211,6 +212,12 @@ func (r *reader) interrupt() {
 	}
 }
 
+// hurry asks the server how far it is.
+func (r *reader) hurry() {
+	r.hurried.Store(true)
+	r.interrupt()
+}
+
 // acknowledged passes an acknowledgement on at once if the server waits for it.
 func (r *reader) acknowledged() {
 	if r.asked.Load() {
@@ -242,6 +249,9 @@ func (r *reader) tick() error {
 
 // keepInTouch sends a status if one is due.
 func (r *reader) keepInTouch(now time.Time) error {
+	if r.hurried.Swap(false) {
+		return r.status(true)
+	}
 	target := r.confirmable()
 	since := now.Sub(r.sent)
 	if since >= r.sess.interval || target > r.confirmed && (r.asked.Load() || since >= statusLag) {
@@ -365,10 +375,11 @@ const (
 // flight: a slot that outlives its connection is confirmed no further than the
 // cursor, and would else keep the WAL of all that happens elsewhere.
 func (r *reader) advance(now time.Time) {
-	if !r.s.cfg.Permanent || r.dec.inTx || r.held.current != nil || r.idle <= r.dec.end || engine.LSN(r.s.acked.Load()) < r.dec.end {
+	hurry := r.s.tables.hurry.Load()
+	if !r.s.cfg.Permanent && !hurry || r.dec.inTx || r.held.current != nil || r.idle <= r.dec.end || engine.LSN(r.s.acked.Load()) < r.dec.end {
 		return
 	}
-	if since := now.Sub(r.advanced); since < r.s.cfg.advance && (!r.asked.Load() || since < advanceAsked) {
+	if since := now.Sub(r.advanced); since < r.s.cfg.advance && !hurry && (!r.asked.Load() || since < advanceAsked) {
 		return
 	}
 	r.advanced = now

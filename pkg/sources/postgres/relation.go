@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -18,11 +19,13 @@ type relations struct {
 func (r *relations) close() { r.conn.close() }
 
 // resolve returns the relation that a message describes; nil if the table is not
-// one of ours. It gives ErrReBaselineRequired if rows that were read earlier
-// may not read the same in the table's new shape.
+// one of ours, or if nothing of it can be used before it has been baselined.
 func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation, error) {
 	known := r.s.known[m.oid]
-	if known == nil {
+	if !r.s.tables.ours(m.table) {
+		if known != nil && known.Table != m.table {
+			r.s.tables.demand(known.Table, "it was renamed to "+m.table.String())
+		}
 		return nil, nil
 	}
 	t, err := r.lookUp(ctx, m.oid)
@@ -30,12 +33,18 @@ func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation,
 		return nil, err
 	}
 	next, why := follow(known, m, t)
-	if why != "" {
-		return nil, rebaseline("table %s: %s", known.Table, why)
+	if next == nil {
+		// The catalog is ahead of the stream: what comes in this shape comes before
+		// any snapshot taken from now on.
+		r.s.tables.demand(m.table, why)
+		return nil, nil
 	}
 	next, _ = r.s.env.Schemas.Define(next)
+	if t != nil {
+		r.s.tables.shaped(next, t.filled)
+	}
 	if next != known {
-		r.s.env.Logger.Info("table has a new shape", "table", next.Table.String(), "columns", len(next.Columns))
+		r.s.env.Logger.Info("table has a shape", "table", next.Table.String(), "columns", len(next.Columns))
 		r.s.known[m.oid] = next
 	}
 	return newRelation(next), nil
@@ -68,42 +77,52 @@ func (r *relations) lookUp(ctx context.Context, oid uint32) (t *table, err error
 }
 
 // follow returns the schema that a Relation message describes, given the one
-// known before it and the catalog's of now (nil if the table is gone), which may
-// already be ahead of the message. why says what makes a baseline necessary.
+// known before it (nil if none is) and the catalog's of now (nil if the table is
+// gone), which may already be ahead of the message. A message names columns in
+// the order of their numbers, and does not tell these. It returns nil, and why,
+// if it cannot be told which columns these are.
 func follow(known *engine.Schema, m *relationMessage, now *table) (_ *engine.Schema, why string) {
-	if m.table != known.Table {
-		return nil, "it was renamed to " + m.table.String()
+	var was, is []engine.Column
+	if known != nil {
+		was = known.Columns
+	}
+	if now != nil {
+		is = now.schema.Columns
 	}
 	next := &engine.Schema{Table: m.table, RelationOID: m.oid, ReplicaIdentity: m.identity}
-	filled := map[int16]bool{}
-	for _, c := range m.columns {
-		was := find(known.Columns, c)
-		var is *engine.Column
-		if now != nil {
-			is = find(now.schema.Columns, c)
-		}
-		switch {
-		case was != nil && is != nil && was.Number != is.Number:
-			return nil, "column " + c.name + " was dropped and added again"
-		case is != nil:
-			next.Columns = append(next.Columns, *is)
-			filled[is.Number] = now.filled[is.Number]
-		case was != nil:
-			next.Columns = append(next.Columns, *was)
-		default:
-			return nil, "column " + c.name + " changed, and changed again before that was read"
-		}
-		col := &next.Columns[len(next.Columns)-1]
-		col.Key = c.key
-		if m.identity == engine.IdentityFull { // its message marks every column
-			key := was
-			if key == nil {
-				key = is
+	switch {
+	case matches(is, m.columns):
+		next.Columns = slices.Clone(is)
+	case matches(was, m.columns):
+		next.Columns = slices.Clone(was)
+	default:
+		last := int16(0)
+		for _, c := range m.columns {
+			col := find(is, c)
+			if old := find(was, c); col == nil || old != nil && old.Number == col.Number {
+				col = old
+			} else if old != nil {
+				return nil, "column " + c.name + " was dropped and added again"
 			}
-			col.Key = key.Key
+			if col == nil || col.Number <= last {
+				return nil, "column " + c.name + " changed, and changed again before that was read"
+			}
+			last = col.Number
+			next.Columns = append(next.Columns, *col)
 		}
 	}
-	return next, incompatible(known, next, filled)
+	for i := range next.Columns {
+		if m.identity != engine.IdentityFull { // whose message marks every column
+			next.Columns[i].Key = m.columns[i].key
+		}
+	}
+	return next, ""
+}
+
+// matches reports whether a message's columns are these.
+func matches(columns []engine.Column, m []relationColumn) bool {
+	return len(columns) == len(m) && !slices.ContainsFunc(m, func(c relationColumn) bool { return find(columns, c) == nil }) &&
+		slices.EqualFunc(columns, m, func(a engine.Column, b relationColumn) bool { return a.Name == b.name })
 }
 
 // find returns the column that a message's column is: same name and type.
@@ -117,8 +136,12 @@ func find(columns []engine.Column, c relationColumn) *engine.Column {
 }
 
 // incompatible says why rows of the old shape may not read the same in the new
-// one, or "".
-func incompatible(old, next *engine.Schema, filled map[int16]bool) string {
+// one, or "". filled are the columns of the new shape that older rows may have
+// values in; columns is how many columns the table had in its old shape.
+func incompatible(old, next *engine.Schema, filled map[int16]bool, columns int16) string {
+	if old.RelationOID != next.RelationOID {
+		return "it was dropped and made anew, or another table has taken its name"
+	}
 	before := map[int16]engine.Column{}
 	names := map[string]int16{}
 	for _, c := range old.Columns {
@@ -134,6 +157,8 @@ func incompatible(old, next *engine.Schema, filled map[int16]bool) string {
 		switch {
 		case !there && names[c.Name] != 0:
 			return "column " + c.Name + " was dropped and added again"
+		case !there && c.Number <= columns:
+			return "column " + c.Name + " is published, and was not before"
 		case !there && filled[c.Number]:
 			return "column " + c.Name + " was added with a default, which older rows have too"
 		case !there && c.Key, there && c.Key != was.Key:

@@ -109,7 +109,12 @@ func (s *Source) firstSlot() string {
 // createSlot creates a temporary slot in the session, and returns the snapshot
 // that it exports, which lives until the session's next command.
 func (s *Source) createSlot(ctx context.Context, sess *session) (snapshot string, err error) {
-	sess.slot = s.firstSlot()
+	return s.createSlotNamed(ctx, sess, s.firstSlot())
+}
+
+// createSlotNamed is createSlot under another name than the first slot's.
+func (s *Source) createSlotNamed(ctx context.Context, sess *session, name string) (snapshot string, err error) {
+	sess.slot = name
 	stop := s.explainWait(ctx, sess.slot)
 	rows, err := sess.query(ctx, fmt.Sprintf("CREATE_REPLICATION_SLOT %s TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT", quoteIdent(sess.slot)))
 	stop()

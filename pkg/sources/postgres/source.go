@@ -34,11 +34,14 @@ type Source struct {
 	status  SlotStatus   // as the server last said
 	address string       // see pin
 	poke    func()       // tells the stream's reader of an acknowledgement
+	hurry   func()       // makes the stream's reader ask how far the server is
 	// known are the tables as the last baseline, and the stream since, had them,
 	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
 	known map[uint32]*engine.Schema
 	// wentBack is set when the server was seen behind the cursor; for Init.
 	wentBack bool
+
+	tables *tables
 }
 
 var _ engine.SyncSource = (*Source)(nil)
@@ -49,7 +52,9 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL source: %w", err)
 	}
-	return &Source{cfg: cfg}, nil
+	s := &Source{cfg: cfg, known: map[uint32]*engine.Schema{}}
+	s.tables = newTables(s)
+	return s, nil
 }
 
 // Init checks what replication needs at the server, makes the publication if it
@@ -82,11 +87,9 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 	if err != nil {
 		return engine.Info{}, s.asSourceError(err)
 	}
-	s.known = map[uint32]*engine.Schema{}
 	info := engine.Info{Mints: true, History: history, Continues: continues}
 	for _, t := range tables {
 		schema, _ := env.Schemas.Define(t.schema)
-		s.known[schema.RelationOID] = schema
 		info.Tables = append(info.Tables, schema)
 	}
 	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", history,
@@ -170,6 +173,23 @@ func (s *Source) Resume() {
 
 // Close ends an idle session between Baseline and Stream.
 func (s *Source) Close() { s.takeSession().end() }
+
+// names returns the tables that are configured.
+func (s *Source) names() []engine.TableName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.Tables
+}
+
+// nudge makes the stream, if there is one, ask how far the server is.
+func (s *Source) nudge() {
+	s.mu.Lock()
+	hurry := s.hurry
+	s.mu.Unlock()
+	if hurry != nil {
+		hurry()
+	}
+}
 
 // takeSession returns the idle session, or nil. It is the caller's then.
 func (s *Source) takeSession() *session {

@@ -38,8 +38,20 @@ func (s *Source) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 		return rebaseline("there is no cursor to go on from")
 	}
 	s.acked.Store(uint64(cursor))
-	stop := s.watch(ctx, s.slot)
-	defer stop()
+	unwatch := s.watch(ctx, s.slot)
+	defer unwatch()
+	s.tables.begin(s.names())
+	tctx, stop := context.WithCancel(ctx)
+	looked := make(chan struct{})
+	go func() { // waited for below
+		defer close(looked)
+		s.tables.run(tctx, sink)
+	}()
+	defer func() {
+		stop()
+		<-looked
+	}()
+	sink = router{sink, s.tables}
 	var cause error
 	for pause := 200 * time.Millisecond; ; pause = min(2*pause, s.cfg.retry) {
 		if sess == nil {
@@ -105,6 +117,7 @@ func (e *lostError) Unwrap() error { return e.err }
 // ends Stream.
 func (s *Source) verdict(ctx context.Context, err error) error {
 	var apply *applyError
+	var unidentified *identityError
 	switch {
 	case err == nil:
 		return nil
@@ -114,10 +127,6 @@ func (s *Source) verdict(ctx context.Context, err error) error {
 		return apply.err
 	case errors.Is(err, engine.ErrReBaselineRequired), errors.Is(err, errMessage), errors.Is(err, errHistory):
 		return err
-	}
-	var unidentified *identityError
-	if errors.As(err, &unidentified) {
-		return sourceError(s.server(), unidentified.problem())
 	}
 	switch sqlState(err) {
 	case "42704": // the publication went away, or was made again after the position
@@ -156,11 +165,11 @@ func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, s
 	defer wake()
 
 	s.mu.Lock()
-	s.poke = r.acknowledged
+	s.poke, s.hurry = r.acknowledged, r.hurry
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		s.poke = nil
+		s.poke, s.hurry = nil, nil
 		s.mu.Unlock()
 	}()
 
