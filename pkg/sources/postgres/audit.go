@@ -105,7 +105,10 @@ func (a *auditor) audit(ctx context.Context) error {
 	for _, st := range a.t.state {
 		suspects = suspects || st.suspect != nil
 	}
-	a.t.hurry.Store(suspects)
+	a.t.hurry.Store(suspects || len(a.t.removed) > 0)
+	if len(a.t.removed) > 0 {
+		a.t.s.nudge()
+	}
 	return nil
 }
 

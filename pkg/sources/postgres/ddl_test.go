@@ -166,3 +166,46 @@ func TestTableGoesAway(t *testing.T) {
 		}
 	})
 }
+
+// Tables are added to a node that runs, and taken out: the others never notice.
+func TestTablesAddedAndTakenOut(t *testing.T) {
+	t.Parallel()
+	eachVersion(t, func(t *testing.T, db *testpg.DB) {
+		db.Exec(t, createT, `INSERT INTO t VALUES (1,1,'a')`, `CREATE TABLE o (id int PRIMARY KEY, n int)`, `CREATE TABLE bag (v text)`, `ALTER TABLE bag REPLICA IDENTITY FULL`,
+			`INSERT INTO bag VALUES ('x'),('x')`, `INSERT INTO o SELECT i, 0 FROM generate_series(1,1000) i`, `CREATE PUBLICATION every FOR ALL TABLES WITH (publish_via_partition_root = true)`)
+		for _, pub := range []string{"", "every"} {
+			n := start(t, Config{ConnString: db.ConnString, Tables: names("t"), audit: 200 * time.Millisecond, Publication: pub, Slot: "s" + pub + "_" + db.Name})
+			n.converges(db, "t")
+			db.Exec(t, `INSERT INTO o VALUES (0,0) ON CONFLICT DO NOTHING`, `UPDATE o SET n=0 WHERE id=0`) // described before it is ours
+			if err := n.src.SetTables(names("t", "o", "bag")); err != nil {
+				t.Fatal(err)
+			}
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+						_ = db.ExecContext(t.Context(), fmt.Sprintf(`UPDATE o SET n=n+1 WHERE id%%10=%d`, i%10), `INSERT INTO bag VALUES ('y')`, `DELETE FROM bag WHERE ctid=(SELECT min(ctid) FROM bag)`)
+					}
+				}
+			}()
+			eventually(t, "both are baselined", func() bool { return len(n.alone()) >= 2 })
+			close(stop)
+			<-stopped
+			n.converges(db, "t", "o", "bag")
+			if err := n.src.SetTables(names("t", "bag")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the rows are gone", func() bool { return n.rows("o") == 0 })
+			db.Exec(t, `UPDATE o SET n=n+1`, `INSERT INTO bag VALUES ('z')`)
+			n.converges(db, "t", "bag")
+			if n.rows("o") != 0 || n.baselines() != 1 {
+				t.Errorf("%d rows of a table that was taken out, %d baselines", n.rows("o"), n.baselines())
+			}
+			n.stop()
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -41,6 +42,9 @@ type decoder struct {
 	// resolve gives the relation that a Relation message describes; nil if the
 	// table is not one of ours.
 	resolve func(*relationMessage) (*relation, error)
+	// again, if set, gives the relations that have become ours since they were
+	// described, because their tables were added.
+	again func() (map[uint32]*relation, error)
 	// from is the position the stream starts after: whole transactions at or
 	// before it have been applied and are dropped.
 	from engine.LSN
@@ -170,6 +174,14 @@ func (d *decoder) find(oid uint32) (*relation, error) {
 	r, ok := d.relations[oid]
 	if !ok {
 		return nil, fmt.Errorf("%w: a change of relation %d, which has not been described", errMessage, oid)
+	}
+	if r == nil && d.again != nil {
+		added, err := d.again()
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(d.relations, added)
+		r = d.relations[oid]
 	}
 	if r == nil {
 		return nil, nil

@@ -71,10 +71,22 @@
 // writes go on, TRUNCATE and ALTER TABLE wait, and so does what queues up behind
 // them.
 //
-// PostgreSQL 14 or later. A table needs a primary key or a replica identity
-// index. A change of a table's shape after which older rows cannot be known to
-// read the same (a column added with a default, a type whose text differs,
-// another key, a column dropped and added under its old name) asks for a new
-// baseline. Dropping a column and adding it again is seen with the next change of
-// that table.
+// PostgreSQL 14 or later. A table without a key needs REPLICA IDENTITY FULL; its
+// equal rows are counted. Money is printed in the C locale, as dollars: the
+// number is the same.
+//
+// # Tables alone
+//
+// A table that cannot go on from what the state holds of it is baselined alone,
+// in the snapshot of a second, temporary slot, while the others go on: one that is
+// added (SetTables), made anew or rewritten, or whose older rows cannot be known
+// to read the same in its new shape (a column added with a default, a type whose
+// text differs, another key, a column dropped and added under its old name).
+//
+// The catalog is looked at every ten seconds for what the log does not tell:
+// partitions that are attached, detached or truncated, tables that are rewritten,
+// another row filter. A table that is not there, or cannot be replicated any
+// more, is reported, and keeps none of the others. What is not found: the values
+// of an enum that are renamed, an attribute added to a composite type, and what
+// happens to partitions or is rewritten while the node is down.
 package postgres

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +15,9 @@ type relations struct {
 	s      *Source
 	reader *reader
 	conn   *conn // opened when first needed
+
+	others     map[uint32]*relationMessage // of tables that are not ours
+	generation uint64                      // of the configured tables, as of which they are not
 }
 
 func (r *relations) close() { r.conn.close() }
@@ -22,7 +26,9 @@ func (r *relations) close() { r.conn.close() }
 // one of ours, or if nothing of it can be used before it has been baselined.
 func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation, error) {
 	known := r.s.known[m.oid]
+	delete(r.others, m.oid)
 	if !r.s.tables.ours(m.table) {
+		r.others[m.oid] = m
 		if known != nil && known.Table != m.table {
 			r.s.tables.demand(known.Table, "it was renamed to "+m.table.String())
 		}
@@ -48,6 +54,26 @@ func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation,
 		r.s.known[m.oid] = next
 	}
 	return newRelation(next), nil
+}
+
+// again returns the relations that have become ours since they were described.
+func (r *relations) again(ctx context.Context) (map[uint32]*relation, error) {
+	g := r.s.tables.generation.Load()
+	if g == r.generation {
+		return nil, nil
+	}
+	r.generation = g
+	ours := map[uint32]*relation{}
+	for oid, m := range maps.Clone(r.others) {
+		rel, err := r.resolve(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		if rel != nil {
+			ours[oid] = rel
+		}
+	}
+	return ours, nil
 }
 
 // lookUp asks the catalog, and keeps the replication session alive meanwhile.

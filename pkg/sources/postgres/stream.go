@@ -125,6 +125,8 @@ func (s *Source) verdict(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.As(err, &apply):
 		return apply.err
+	case errors.As(err, &unidentified):
+		return sourceError(s.server(), unidentified.problem())
 	case errors.Is(err, engine.ErrReBaselineRequired), errors.Is(err, errMessage), errors.Is(err, errHistory):
 		return err
 	}
@@ -156,9 +158,10 @@ func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, s
 	r.held = newHolding(s.scratch)
 	defer r.held.close()
 	r.head = func(p engine.Position, t engine.Time) { sink.Head(engine.LogID{}, p, t) }
-	rel := &relations{s: s, reader: r}
+	rel := &relations{s: s, reader: r, others: map[uint32]*relationMessage{}, generation: s.tables.generation.Load()}
 	defer rel.close()
 	r.dec = newDecoder(cursor, func(m *relationMessage) (*relation, error) { return rel.resolve(ctx, m) })
+	r.dec.again = func() (map[uint32]*relation, error) { return rel.again(ctx) }
 	rctx, stop := context.WithCancel(ctx)
 	defer stop()
 	wake := context.AfterFunc(rctx, r.interrupt)

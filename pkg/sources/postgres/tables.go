@@ -28,6 +28,8 @@ type tables struct {
 	// hurry is set while a job waits for a transaction to be named in: then the
 	// position of an idle stream does as well.
 	hurry atomic.Bool
+	// generation grows when tables are added.
+	generation atomic.Uint64
 
 	mu       sync.Mutex
 	state    map[engine.TableName]*tableState
@@ -36,6 +38,7 @@ type tables struct {
 	job      *job                              // under way; nil if none
 	taken    *job                              // handed over, and not committed yet
 	position engine.LSN                        // of the newest transaction seen
+	removed  []*engine.Schema                  // of tables whose rows are to go
 	audited  time.Time
 	reported string // problems as they were last reported
 }
@@ -137,6 +140,9 @@ type router struct {
 
 // Apply applies what is left of transactions.
 func (r router) Apply(ctx context.Context, txs []engine.Transaction) error {
+	if err := r.remove(ctx, &txs[0]); err != nil {
+		return err
+	}
 	r.t.mu.Lock()
 	for i := range txs {
 		r.t.route(&txs[i])
@@ -157,7 +163,7 @@ func (r router) Progress(ctx context.Context, key engine.CursorKey, prev, throug
 	t := r.t
 	t.mu.Lock()
 	t.position = max(t.position, lsn)
-	ready := t.job != nil && t.job.ready && lsn >= t.job.at
+	ready := t.job != nil && t.job.ready && lsn >= t.job.at || len(t.removed) > 0
 	t.mu.Unlock()
 	if !ready {
 		return r.Sink.Progress(ctx, key, prev, through, at)
