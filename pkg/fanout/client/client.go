@@ -59,6 +59,11 @@ func WithCredentials(creds credentials.TransportCredentials) Option {
 	return func(c *Config) { c.Credentials = creds }
 }
 
+// WithToken says who the client is: see auth.NewToken.
+func WithToken(token credentials.PerRPCCredentials) Option {
+	return func(c *Config) { c.Token = token }
+}
+
 // WithLogger sets where the client logs; by default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
 

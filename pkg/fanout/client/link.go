@@ -101,6 +101,9 @@ func (r *Reader) dial(ctx context.Context, address, instance string, timeout tim
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
 		grpc.WithDisableServiceConfig(),
 	}
+	if r.cfg.Token != nil {
+		opts = append(opts, grpc.WithPerRPCCredentials(r.cfg.Token))
+	}
 	if host, _, err := net.SplitHostPort(address); err == nil && instance != address {
 		opts = append(opts, grpc.WithAuthority(host))
 	}
@@ -322,6 +325,9 @@ func explain(instance string, err error, timeout time.Duration) error {
 	if s, ok := status.FromError(err); ok {
 		text = s.Message()
 		switch {
+		case strings.Contains(text, "remote error: tls:"):
+			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: fmt.Errorf(
+				"upstream %s refuses the certificate of this node (%s): use one that the upstream's client authority has signed", instance, text)}
 		case s.Code() == codes.Unimplemented,
 			s.Code() == codes.Unknown && strings.Contains(text, "content-type"),
 			strings.Contains(text, "server preface"), strings.Contains(text, "http2:"):

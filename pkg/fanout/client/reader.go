@@ -41,6 +41,8 @@ type Config struct {
 	// Compare orders positions; nil: PostgreSQL LSN order.
 	Compare     engine.Comparator
 	Credentials credentials.TransportCredentials // nil: none
+	// Token says who the reader is, beside or in place of a certificate; nil: nothing.
+	Token credentials.PerRPCCredentials
 	// Buffer bounds the bytes that wait to be applied, in all; default 64 MiB.
 	// While paused as much is taken in, and then no more.
 	Buffer   int64

@@ -66,6 +66,7 @@ func (r *Reader) observe() {
 		r.cfg.Logger.Info("upstream lost", "peer", l.machine.Peer(), "address", l.instance, "error", err)
 		r.note(l.upstream, err)
 		r.selector.lost(now)
+		r.selector.stayAway(now, l.upstream, retryAfter(l.err))
 		r.tell(engine.ReasonNoHealthyParent, err)
 		r.wg.Add(1)
 		go func() { // its goroutines are on their way out; do not wait for them here
@@ -253,6 +254,15 @@ func refusals(m *session.Reader) error {
 	return errors.New(strings.Join(text, "; "))
 }
 
+// retryAfter returns how long a peer has asked to be left alone; 0 if it has not.
+func retryAfter(err error) time.Duration {
+	var e *session.Error
+	if errors.As(err, &e) && e.Remote {
+		return e.RetryAfter
+	}
+	return 0
+}
+
 // move makes address the upstream: the new link stands before the old one goes.
 func (r *Reader) move(ctx context.Context, address string) {
 	l, err := r.try(ctx, address)
@@ -276,6 +286,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 		}
 		r.note(address, err)
 		r.selector.failed(now, address, atMost)
+		r.selector.stayAway(now, address, retryAfter(err))
 		if r.link == nil {
 			var se *engine.SourceError
 			if errors.As(r.why(), &se) {

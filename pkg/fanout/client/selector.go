@@ -225,6 +225,19 @@ func (s *selector) failed(now time.Time, address string, atMost time.Duration) {
 	u.well, u.probe = time.Time{}, now.Add(s.probeEvery())
 }
 
+// maxAway bounds how long an upstream can ask to be left alone.
+const maxAway = 5 * time.Minute
+
+// stayAway: address has asked not to be tried again for a while. A part of it is
+// added at random, so that those who were told the same do not come together.
+func (s *selector) stayAway(now time.Time, address string, d time.Duration) {
+	if u := s.find(address); u != nil && d > 0 {
+		d = min(d, maxAway)
+		u.retry = now.Add(d + time.Duration(s.jitter()*float64(d)/4))
+		u.probe = u.retry
+	}
+}
+
 // lost: the stream from the current upstream has ended.
 func (s *selector) lost(now time.Time) {
 	address := s.current

@@ -30,6 +30,9 @@ type moment struct {
 	view    engine.View
 	refs    int // under hub.mu
 
+	seenMu sync.Mutex
+	seen   map[string][]session.Served // by identity
+
 	strangersMu sync.Mutex
 	found       map[strangerKey]map[engine.LogID][]*engine.Schema
 }

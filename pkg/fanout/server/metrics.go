@@ -12,11 +12,12 @@ import "github.com/prometheus/client_golang/prometheus"
 //	tributary_fanout_state_deltas_total    readers caught up by what the state holds
 //	tributary_fanout_snapshot_rows_total   rows and tombstones sent in them
 //	tributary_fanout_gaps_total            readers told that their cursor is gone
+//	tributary_fanout_deferred_total        sessions told to come back later, for there were too many at once
 //	tributary_fanout_faults_total          sessions ended by an error, by its code
 type metrics struct {
-	sessions                                              prometheus.Gauge
-	bytes, frames, control, snapshots, deltas, rows, gaps prometheus.Counter
-	faults                                                *prometheus.CounterVec
+	sessions                                                        prometheus.Gauge
+	bytes, frames, control, snapshots, deltas, rows, gaps, deferred prometheus.Counter
+	faults                                                          *prometheus.CounterVec
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -32,12 +33,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		deltas:    counter("state_deltas_total", "Readers caught up by what the state holds of changes since their cursor."),
 		rows:      counter("snapshot_rows_total", "Rows and tombstones sent to readers in baselines."),
 		gaps:      counter("gaps_total", "Readers told that the log no longer holds their cursor."),
+		deferred:  counter("deferred_total", "Sessions told to come back later, for there were too many at once."),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "tributary", Subsystem: "fanout", Name: "faults_total", Help: "Sessions of readers ended by an error, by its code.",
 		}, []string{"code"}),
 	}
 	if r != nil {
-		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.deltas, m.rows, m.gaps, m.faults)
+		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.deltas, m.rows, m.gaps, m.deferred, m.faults)
 	}
 	return m
 }

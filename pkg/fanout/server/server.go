@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/auth"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
@@ -46,8 +47,14 @@ type Config struct {
 	// Credentials secure the connections; nil for none.
 	Credentials credentials.TransportCredentials
 	Limits      session.Limits
-	// MaxSessions bounds the readers; 0: 10,000.
-	MaxSessions int
+	// Guard knows who may read what; nil: everyone may read all.
+	Guard *auth.Guard
+	// MaxSessions bounds the readers; 0: 10,000. MaxPeerSessions bounds those of one
+	// identity, or of one address where nobody is identified; 0: MaxSessions.
+	MaxSessions, MaxPeerSessions int
+	// AdmitRate is how many sessions may begin in a second; twice as many may at
+	// once. Others are told when to come back. 0: 500.
+	AdmitRate int
 	// StallTimeout is how long a snapshot waits for its reader; 0: 30 s.
 	StallTimeout time.Duration
 	// Scopes are what the node's sources read, by their names, where that is not
@@ -70,6 +77,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*serving]struct{}
+	peers    map[string]int // sessions by identity or address
+	gate     gate
 	drain    chan struct{} // closed when draining
 	deadline time.Time     // of the drain
 	idle     chan struct{} // closed when the last session has ended while draining
@@ -83,12 +92,18 @@ func New(cfg Config) *Server {
 	if cfg.MaxSessions == 0 {
 		cfg.MaxSessions = 10_000
 	}
+	if cfg.MaxPeerSessions == 0 {
+		cfg.MaxPeerSessions = cfg.MaxSessions
+	}
+	if cfg.AdmitRate == 0 {
+		cfg.AdmitRate = 500
+	}
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = 30 * time.Second
 	}
 	s := &Server{
 		cfg: cfg, hub: newHub(cfg.Host, cfg.Scopes), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
-		sessions: map[*serving]struct{}{}, drain: make(chan struct{}), idle: make(chan struct{}),
+		sessions: map[*serving]struct{}{}, peers: map[string]int{}, gate: gate{rate: float64(cfg.AdmitRate)}, drain: make(chan struct{}), idle: make(chan struct{}),
 	}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.NewCodec()),
@@ -96,6 +111,10 @@ func New(cfg Config) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(10 * time.Second),
+		// Readers send little, and most connections are idle most of the time.
+		grpc.ReadBufferSize(4 << 10), grpc.SharedWriteBuffer(true),
+		grpc.StaticConnWindowSize(64 << 10), grpc.StaticStreamWindowSize(64 << 10),
+		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.streaming),
 	}
 	if cfg.Credentials != nil {
 		opts = append(opts, grpc.Creds(cfg.Credentials))
@@ -150,7 +169,8 @@ func (s *Server) Close() {
 	s.wg.Wait()
 }
 
-// enter takes in a session, unless the server is full or draining.
+// enter takes in a session, unless the server is full, draining or in a storm of
+// them.
 func (s *Server) enter(v *serving) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +182,16 @@ func (s *Server) enter(v *serving) error {
 	if len(s.sessions) >= s.cfg.MaxSessions {
 		return status.Errorf(codes.ResourceExhausted, "node %s has %d readers, as many as it takes", s.cfg.Host.NodeID(), s.cfg.MaxSessions)
 	}
+	if s.peers[v.owner()] >= s.cfg.MaxPeerSessions {
+		return status.Errorf(codes.ResourceExhausted, "node %s has %d readers of %s, as many as it takes of one", s.cfg.Host.NodeID(), s.cfg.MaxPeerSessions, v.owner())
+	}
+	if wait := s.gate.pass(v.since); wait > 0 {
+		s.metrics.deferred.Inc()
+		return &session.Error{Code: wirepb.ErrorCode_ERROR_CODE_LIMIT, RetryAfter: wait, Message: fmt.Sprintf(
+			"node %s takes %d new readers in a second: come back in %s", s.cfg.Host.NodeID(), s.cfg.AdmitRate, wait.Round(time.Millisecond))}
+	}
 	s.sessions[v] = struct{}{}
+	s.peers[v.owner()]++
 	s.metrics.sessions.Inc()
 	return nil
 }
@@ -171,6 +200,9 @@ func (s *Server) leave(v *serving) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, v)
+	if s.peers[v.owner()]--; s.peers[v.owner()] <= 0 {
+		delete(s.peers, v.owner())
+	}
 	s.metrics.sessions.Dec()
 	select {
 	case <-s.drain:
@@ -198,11 +230,11 @@ func (s *Server) Readers() []*wirepb.Reader {
 }
 
 // Describe says what the node serves.
-func (s *Server) Describe(context.Context, *wirepb.DescribeRequest) (*wirepb.DescribeResponse, error) {
+func (s *Server) Describe(ctx context.Context, _ *wirepb.DescribeRequest) (*wirepb.DescribeResponse, error) {
 	m := s.hub.acquire()
 	defer s.hub.release(m)
 	r := &wirepb.DescribeResponse{NodeId: s.cfg.Host.NodeID(), Software: s.cfg.Software}
-	for _, l := range m.served {
+	for _, l := range m.seenBy(s.cfg.Guard, identityOf(ctx)) {
 		r.Logs = append(r.Logs, &wirepb.LogAdvert{
 			Log: wire.FromLog(l.Log), Tables: wire.FromTables(l.Tables), Schemas: wire.FromSchemas(l.Log, l.Schemas),
 			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path, Scope: wire.FromScope(l.Scope), CompleteSince: uint64(l.CompleteFrom),

@@ -17,8 +17,10 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -239,7 +241,12 @@ type raw struct {
 
 func dial(t *testing.T, n *ft.Node) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(n.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return dialAs(t, n, insecure.NewCredentials())
+}
+
+func dialAs(t *testing.T, n *ft.Node, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(n.Address, grpc.WithTransportCredentials(creds))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +258,12 @@ func dial(t *testing.T, n *ft.Node) *grpc.ClientConn {
 // protobuf.
 func open(t *testing.T, n *ft.Node) *raw {
 	t.Helper()
-	conn := dial(t, n)
+	return openAs(t, n, insecure.NewCredentials())
+}
+
+func openAs(t *testing.T, n *ft.Node, creds credentials.TransportCredentials) *raw {
+	t.Helper()
+	conn := dialAs(t, n, creds)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	s, err := wirepb.NewReplicationClient(conn).Session(ctx)
@@ -259,6 +271,17 @@ func open(t *testing.T, n *ft.Node) *raw {
 		t.Fatal(err)
 	}
 	return &raw{t, s, conn}
+}
+
+// peerOf returns what the server has shown of itself.
+func (r *raw) peerOf() credentials.TLSInfo {
+	r.t.Helper()
+	p, ok := peer.FromContext(r.stream.Context())
+	if !ok {
+		r.t.Fatal("no peer")
+	}
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	return info
 }
 
 func (r *raw) send(fs ...*wirepb.Frame) {

@@ -24,9 +24,11 @@ type serving struct {
 	stream  grpc.ServerStream
 	log     *slog.Logger
 	address string
-	since   time.Time
-	inbox   chan *wirepb.Frame
-	wake    chan uint32 // channels whose snapshot has expired
+	// identity is who reads; empty where nobody is identified.
+	identity string
+	since    time.Time
+	inbox    chan *wirepb.Frame
+	wake     chan uint32 // channels whose snapshot has expired
 
 	mu        sync.Mutex // of the machine; never held while sending
 	writer    *session.Writer
@@ -37,17 +39,28 @@ type serving struct {
 // Session serves a reader.
 func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Frame]) error {
 	v := &serving{
-		srv: s, stream: stream, since: time.Now(), log: s.cfg.Logger, inbox: make(chan *wirepb.Frame, 64), wake: make(chan uint32, 16),
+		identity: identityOf(stream.Context()), srv: s, stream: stream, since: time.Now(), log: s.cfg.Logger, inbox: make(chan *wirepb.Frame, 16), wake: make(chan uint32, 16),
 		snapshots: map[uint32]*snapshot{},
 	}
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		v.address = p.Addr.String()
 	}
+	var permit func(engine.TableName) error
+	if g := s.cfg.Guard; g != nil {
+		permit = func(t engine.TableName) error { return g.Permit(v.identity, t) }
+	}
 	v.writer = session.NewWriter(session.WriterConfig{
 		NodeID: s.cfg.Host.NodeID(), Software: s.cfg.Software, Limits: s.cfg.Limits, Held: s.cfg.Host.Highest, Provider: s.cfg.Provider,
-		Share: s.hub.share,
+		Share: s.hub.share, Permit: permit,
 	}, v.since)
 	if err := s.enter(v); err != nil {
+		var e *session.Error
+		if errors.As(err, &e) {
+			if err := stream.Send(session.ErrorFrame(e)); err != nil {
+				return err
+			}
+			return status.Error(codes.ResourceExhausted, e.Error())
+		}
 		return err
 	}
 	defer s.leave(v)
@@ -68,7 +81,7 @@ func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Fr
 		if !e.Remote {
 			s.metrics.faults.WithLabelValues(e.Code.String()).Inc()
 		}
-		v.log.Warn("session ended", "peer", v.name(), "address", v.address, "error", err)
+		v.log.Warn("session ended", "peer", v.name(), "identity", v.identity, "address", v.address, "error", err)
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return err
@@ -165,7 +178,7 @@ func (v *serving) pull(m *moment) (more bool, err error) {
 	var out []session.Output
 	if v.lastSeen != m {
 		v.lastSeen = m
-		out = v.writer.Serve(m.served)
+		out = v.writer.Serve(m.seenBy(v.srv.cfg.Guard, v.identity))
 	}
 	if more = len(out) > 0; !more { // a snapshot may have to be abandoned before the next work
 		var work session.Work

@@ -172,8 +172,6 @@ const (
 	// The reader took too long over a snapshot.
 	ErrorCode_ERROR_CODE_STALLED ErrorCode = 11
 	ErrorCode_ERROR_CODE_REFUSED ErrorCode = 12
-	// The peer has not said who it is, or not in a way that is accepted.
-	ErrorCode_ERROR_CODE_UNAUTHENTICATED ErrorCode = 13
 	// The peer may not read what it asks for.
 	ErrorCode_ERROR_CODE_PERMISSION ErrorCode = 14
 	// The scope asked for cannot be applied, or is not to be had here.
@@ -196,27 +194,25 @@ var (
 		10: "ERROR_CODE_INTERNAL",
 		11: "ERROR_CODE_STALLED",
 		12: "ERROR_CODE_REFUSED",
-		13: "ERROR_CODE_UNAUTHENTICATED",
 		14: "ERROR_CODE_PERMISSION",
 		15: "ERROR_CODE_SCOPE",
 	}
 	ErrorCode_value = map[string]int32{
-		"ERROR_CODE_UNSPECIFIED":     0,
-		"ERROR_CODE_MALFORMED":       1,
-		"ERROR_CODE_VERSION":         2,
-		"ERROR_CODE_TIMEOUT":         3,
-		"ERROR_CODE_LIMIT":           4,
-		"ERROR_CODE_UNKNOWN_LOG":     5,
-		"ERROR_CODE_UNKNOWN_TABLE":   6,
-		"ERROR_CODE_LOOP":            7,
-		"ERROR_CODE_UNSUPPORTED":     8,
-		"ERROR_CODE_DRAINING":        9,
-		"ERROR_CODE_INTERNAL":        10,
-		"ERROR_CODE_STALLED":         11,
-		"ERROR_CODE_REFUSED":         12,
-		"ERROR_CODE_UNAUTHENTICATED": 13,
-		"ERROR_CODE_PERMISSION":      14,
-		"ERROR_CODE_SCOPE":           15,
+		"ERROR_CODE_UNSPECIFIED":   0,
+		"ERROR_CODE_MALFORMED":     1,
+		"ERROR_CODE_VERSION":       2,
+		"ERROR_CODE_TIMEOUT":       3,
+		"ERROR_CODE_LIMIT":         4,
+		"ERROR_CODE_UNKNOWN_LOG":   5,
+		"ERROR_CODE_UNKNOWN_TABLE": 6,
+		"ERROR_CODE_LOOP":          7,
+		"ERROR_CODE_UNSUPPORTED":   8,
+		"ERROR_CODE_DRAINING":      9,
+		"ERROR_CODE_INTERNAL":      10,
+		"ERROR_CODE_STALLED":       11,
+		"ERROR_CODE_REFUSED":       12,
+		"ERROR_CODE_PERMISSION":    14,
+		"ERROR_CODE_SCOPE":         15,
 	}
 )
 
@@ -4035,7 +4031,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05Codec\x12\x15\n" +
 	"\x11CODEC_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
-	"CODEC_ZSTD\x10\x01*\xa5\x03\n" +
+	"CODEC_ZSTD\x10\x01*\x8b\x03\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ERROR_CODE_MALFORMED\x10\x01\x12\x16\n" +
@@ -4050,10 +4046,9 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x13ERROR_CODE_INTERNAL\x10\n" +
 	"\x12\x16\n" +
 	"\x12ERROR_CODE_STALLED\x10\v\x12\x16\n" +
-	"\x12ERROR_CODE_REFUSED\x10\f\x12\x1e\n" +
-	"\x1aERROR_CODE_UNAUTHENTICATED\x10\r\x12\x19\n" +
+	"\x12ERROR_CODE_REFUSED\x10\f\x12\x19\n" +
 	"\x15ERROR_CODE_PERMISSION\x10\x0e\x12\x14\n" +
-	"\x10ERROR_CODE_SCOPE\x10\x0f2\xb0\x02\n" +
+	"\x10ERROR_CODE_SCOPE\x10\x0f\"\x04\b\r\x10\r2\xb0\x02\n" +
 	"\vReplication\x127\n" +
 	"\aSession\x12\x13.tributary.v1.Frame\x1a\x13.tributary.v1.Frame(\x010\x01\x12I\n" +
 	"\bDescribe\x12\x1d.tributary.v1.DescribeRequest\x1a\x1e.tributary.v1.DescribeResponse\x12X\n" +

@@ -65,6 +65,11 @@ func WithCredentials(c credentials.TransportCredentials) Option {
 	return func(o *options) { o.Credentials = c }
 }
 
+// WithToken says who the source is: see auth.NewToken.
+func WithToken(token credentials.PerRPCCredentials) Option {
+	return func(o *options) { o.Token = token }
+}
+
 // WithEdges shares what is read from whom with the node's server.
 func WithEdges(e *client.Edges) Option { return func(o *options) { o.Edges = e } }
 

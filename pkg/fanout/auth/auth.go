@@ -1,0 +1,208 @@
+// Package auth says who a peer is and what it may read: by client certificates
+// and by bearer tokens, with permissions per table.
+//
+// Files are read again when they change, so that certificates and tokens are
+// rotated without a restart. A file that has become unreadable or wrong changes
+// nothing: what was read last goes on, and the fault is told to the log.
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+)
+
+// Rule lets identities read tables. Both are lists of patterns in which * stands
+// for any run of characters but a slash, in an identity, and but a dot, in a
+// table's schema.name.
+type Rule struct {
+	Identities []string
+	Tables     []string
+}
+
+// Config configures a Guard.
+type Config struct {
+	// TokensFile holds a token a line, as "identity token"; empty lines and lines
+	// that start with # are passed over. Empty: there are no tokens.
+	TokensFile string
+	// Rules say who may read what; without any, whoever is known may read all.
+	Rules  []Rule
+	Logger *slog.Logger // nil: slog.Default()
+}
+
+// Guard knows peers and what they may read. It is safe for concurrent use.
+type Guard struct {
+	rules  []Rule
+	tokens *watched[[]token]
+}
+
+type token struct {
+	identity string
+	hash     [sha256.Size]byte
+}
+
+// NewGuard returns a Guard. It fails if the tokens cannot be read now.
+func NewGuard(cfg Config) (*Guard, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	for _, r := range cfg.Rules {
+		for _, p := range append(append([]string{}, r.Identities...), r.Tables...) {
+			if _, err := path.Match(p, ""); err != nil || p == "" {
+				return nil, fmt.Errorf("auth: %q is not a pattern: use plain text with * for any run of characters", p)
+			}
+		}
+	}
+	g := &Guard{rules: cfg.Rules}
+	if cfg.TokensFile != "" {
+		g.tokens = watch(cfg.Logger, parseTokens, cfg.TokensFile)
+		if _, err := g.tokens.get(); err != nil {
+			return nil, fmt.Errorf("auth: %w", err)
+		}
+	}
+	return g, nil
+}
+
+func parseTokens(files [][]byte) ([]token, error) {
+	var all []token
+	for i, line := range strings.Split(string(files[0]), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		f := strings.Fields(line)
+		if len(f) != 2 {
+			return nil, fmt.Errorf("line %d must be an identity and a token, with a blank between them", i+1)
+		}
+		if len(f[1]) < 16 {
+			return nil, fmt.Errorf("the token in line %d has %d characters: use at least 16, chosen at random", i+1, len(f[1]))
+		}
+		all = append(all, token{f[0], sha256.Sum256([]byte(f[1]))})
+	}
+	return all, nil
+}
+
+// byToken returns the identity of a token. It takes as long for a wrong one.
+func (g *Guard) byToken(text string) (identity string, ok bool) {
+	if g.tokens == nil {
+		return "", false
+	}
+	all, err := g.tokens.get()
+	if err != nil {
+		return "", false
+	}
+	hash := sha256.Sum256([]byte(text))
+	for _, t := range all {
+		if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1 {
+			identity, ok = t.identity, true
+		}
+	}
+	return identity, ok
+}
+
+// identify goes by the token if there is one, else by the verified certificate.
+func (g *Guard) identify(authorization []string, state *tls.ConnectionState) (string, error) {
+	if len(authorization) > 0 {
+		scheme, text, _ := strings.Cut(authorization[0], " ")
+		if !strings.EqualFold(scheme, "bearer") {
+			return "", fmt.Errorf("the authorization is of scheme %q, and a bearer token is needed", scheme)
+		}
+		if id, ok := g.byToken(strings.TrimSpace(text)); ok {
+			return id, nil
+		}
+		return "", fmt.Errorf("the token is not known here: use one that is in the node's file of tokens, or have it added there")
+	}
+	if state != nil && len(state.VerifiedChains) > 0 {
+		if id := CertificateIdentity(state.PeerCertificates[0]); id != "" {
+			return id, nil
+		}
+		return "", fmt.Errorf("the client's certificate names nobody: give it a common name or a DNS name")
+	}
+	need := "a client certificate that this node's authority has signed"
+	if g.tokens != nil {
+		need = "a bearer token, or " + need
+	}
+	return "", fmt.Errorf("nothing says who the client is: it must send %s", need)
+}
+
+// CertificateIdentity returns whom a certificate names: its common name, else
+// its first DNS name, else its first URI.
+func CertificateIdentity(c *x509.Certificate) string {
+	switch {
+	case c.Subject.CommonName != "":
+		return c.Subject.CommonName
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	case len(c.URIs) > 0:
+		return c.URIs[0].String()
+	}
+	return ""
+}
+
+// Peer returns who calls an RPC, or an error with code Unauthenticated.
+func (g *Guard) Peer(ctx context.Context) (identity string, err error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	var state *tls.ConnectionState
+	if p, ok := peer.FromContext(ctx); ok {
+		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			state = &t.State
+		}
+	}
+	if identity, err = g.identify(md.Get("authorization"), state); err != nil {
+		return "", status.Error(codes.Unauthenticated, err.Error())
+	}
+	return identity, nil
+}
+
+// Request returns who makes an HTTP request.
+func (g *Guard) Request(r *http.Request) (identity string, err error) {
+	return g.identify(r.Header.Values("Authorization"), r.TLS)
+}
+
+// Permit says why an identity may not read a table; nil if it may.
+func (g *Guard) Permit(identity string, table engine.TableName) error {
+	if len(g.rules) == 0 {
+		return nil
+	}
+	for _, r := range g.rules {
+		if matches(r.Identities, identity) && matches(r.Tables, dotted(table)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s may not read table %s: let it in the permissions of the node's configuration", identity, table)
+}
+
+// dotted swaps dots and slashes, so that * stops at the dot between schema and
+// table as it does at a slash.
+var swap = strings.NewReplacer(".", "/", "/", ".")
+
+func dotted(t engine.TableName) string {
+	return strings.ReplaceAll(t.Schema, "/", ".") + "/" + strings.ReplaceAll(t.Name, "/", ".")
+}
+
+func matches(patterns []string, text string) bool {
+	for _, p := range patterns {
+		if ok, _ := path.Match(p, text); ok || p == "*" {
+			return true
+		}
+		if ok, _ := path.Match(swap.Replace(p), text); ok {
+			return true
+		}
+	}
+	return false
+}
