@@ -35,9 +35,16 @@ const (
 // Views gives consistent views of a node's state. An engine.Engine does.
 type Views interface{ View() engine.View }
 
-// Handler returns the read API over v.
-func Handler(v Views) http.Handler {
-	h := handler{v}
+// Guard says who makes a request and what they may read. An auth.Guard is one.
+type Guard interface {
+	Request(r *http.Request) (identity string, err error)
+	Permit(identity string, table engine.TableName) error
+}
+
+// Handler returns the read API over v. With a guard, who is not known gets 401, a
+// table that one may not read 403, and the list has the others only.
+func Handler(v Views, g Guard) http.Handler {
+	h := handler{v, g}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/tables", h.tables)
 	mux.HandleFunc("GET /v1/tables/{table}/rows", h.rows)
@@ -52,7 +59,24 @@ func Handler(v Views) http.Handler {
 	return mux
 }
 
-type handler struct{ v Views }
+type handler struct {
+	v Views
+	g Guard // nil: everyone may read all
+}
+
+// permits says why a table may not be read by who makes the request.
+func (h handler) permits(w http.ResponseWriter, r *http.Request) (func(engine.TableName) error, bool) {
+	if h.g == nil {
+		return func(engine.TableName) error { return nil }, true
+	}
+	who, err := h.g.Request(r)
+	if err != nil {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		fail(w, http.StatusUnauthorized, "%v", err)
+		return nil, false
+	}
+	return func(t engine.TableName) error { return h.g.Permit(who, t) }, true
+}
 
 type columnDoc struct {
 	Name string `json:"name"`
@@ -68,11 +92,18 @@ type tableDoc struct {
 	Path    string      `json:"path"`
 }
 
-func (h handler) tables(w http.ResponseWriter, _ *http.Request) {
+func (h handler) tables(w http.ResponseWriter, r *http.Request) {
+	permit, ok := h.permits(w, r)
+	if !ok {
+		return
+	}
 	v := h.v.View()
 	defer v.Close()
 	docs := []tableDoc{}
 	for _, t := range v.Tables() {
+		if permit(t.Table) != nil {
+			continue
+		}
 		d := tableDoc{Schema: t.Table.Schema, Table: t.Table.Name, Rows: t.Rows, Columns: []columnDoc{}}
 		if t.Schema != nil {
 			for _, c := range t.Schema.Columns {
@@ -87,6 +118,10 @@ func (h handler) tables(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (h handler) rows(w http.ResponseWriter, r *http.Request) {
+	permit, ok := h.permits(w, r)
+	if !ok {
+		return
+	}
 	table, err := ParseTable(r.PathValue("table"))
 	if err != nil {
 		fail(w, http.StatusBadRequest, "%v", err)
@@ -95,6 +130,10 @@ func (h handler) rows(w http.ResponseWriter, r *http.Request) {
 	q, err := parseQuery(r.URL.Query())
 	if err != nil {
 		fail(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	if err := permit(table); err != nil {
+		fail(w, http.StatusForbidden, "%v", err)
 		return
 	}
 	v := h.v.View()
