@@ -1,14 +1,20 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/credentials"
+
 	"github.com/tributary-dev/tributary/internal/version"
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/auth"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
+	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 	"github.com/tributary-dev/tributary/pkg/sources/fanout"
@@ -29,24 +35,88 @@ type upstream struct {
 // the wiring has been read.
 func (n *node) fanoutSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	f := s.Fanout
-	var tables []engine.TableName
-	for _, t := range f.Tables {
-		tables = append(tables, engine.TableName{Schema: t.Schema, Name: t.Name})
+	sc, err := scopeOf(f.Tables)
+	if err != nil {
+		return nil, err
 	}
-	src, err := fanout.New(n.cfg.Node.ID, s.Name, nil,
-		fanout.WithTables(tables...),
+	opts := []fanout.Option{
+		fanout.WithScope(sc),
 		fanout.WithBuffer(int64(f.PauseBuffer.MaxBytes)),
 		fanout.WithPositionComparator(engine.Comparators[f.Comparator]),
 		fanout.WithOrderingGuarantee(engine.Ordering(f.Ordering)),
 		fanout.WithEdges(&n.edges),
 		fanout.WithLogger(n.log),
-		fanout.WithSoftware("tributary "+version.String()),
-	)
+		fanout.WithSoftware("tributary " + version.String()),
+	}
+	if t := f.TLS; t != nil {
+		creds, err := auth.ClientFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName, Logger: n.log}.Credentials()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, fanout.WithCredentials(creds))
+	}
+	if f.TokenFile != "" {
+		token, err := auth.NewToken(f.TokenFile, false)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, fanout.WithToken(token))
+	}
+	src, err := fanout.New(n.cfg.Node.ID, s.Name, nil, opts...)
 	if err != nil {
 		return nil, err
 	}
 	n.upstream = append(n.upstream, &upstream{name: s.Name, source: src})
+	if n.scopes[s.Name] = sc; sc == nil {
+		delete(n.scopes, s.Name)
+	}
 	return src, nil
+}
+
+// scopeOf returns what a fan-out source takes; nil for everything.
+func scopeOf(tables []nodeconfig.FanoutTable) (*scope.Scope, error) {
+	operators := map[string]scope.Operator{
+		nodeconfig.OperatorEqual: scope.Equal, nodeconfig.OperatorIn: scope.In, nodeconfig.OperatorPrefix: scope.Prefix,
+	}
+	all := make([]scope.Table, len(tables))
+	for i, t := range tables {
+		all[i] = scope.Table{Name: engine.TableName{Schema: t.Schema, Name: t.Name}, Columns: t.Columns}
+		for _, c := range t.Where {
+			all[i].Where = append(all[i].Where, scope.Condition{Column: c.Column, Op: operators[c.Operator], Values: c.Values})
+		}
+	}
+	return scope.New(all...)
+}
+
+// secure fills in how the server's connections are secured and who may read.
+func (n *node) secure(cfg *server.Config) error {
+	s := n.cfg.Serve
+	known := s.TokensDir != ""
+	if t := s.TLS; t != nil {
+		tls, err := auth.ServerFiles{Cert: t.CertFile, Key: t.KeyFile, ClientCA: t.ClientCAFile, Optional: known, Logger: n.log}.Config()
+		if err != nil {
+			return fmt.Errorf("serve.tls: %w", err)
+		}
+		cfg.Credentials = credentials.NewTLS(tls)
+		known = known || t.ClientCAFile != ""
+	}
+	if !known {
+		return nil
+	}
+	var rules []auth.Rule
+	for _, p := range s.Permissions {
+		r := auth.Rule{Identity: p.Reader}
+		for _, t := range p.Tables {
+			r.Tables = append(r.Tables, engine.TableName{Schema: t.Schema, Name: t.Name})
+		}
+		rules = append(rules, r)
+	}
+	var err error
+	if n.guard, err = auth.NewGuard(auth.Config{TokensDir: s.TokensDir, Rules: rules, Logger: n.log}); err != nil {
+		return fmt.Errorf("serve: %w", err)
+	}
+	cfg.Guard = n.guard
+	return nil
 }
 
 func (n *node) provider(origin string) string { return n.edges.Provider(origin) }

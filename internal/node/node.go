@@ -19,7 +19,9 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/version"
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/auth"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
+	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
@@ -48,6 +50,8 @@ type node struct {
 	sinks    []delivery  // in the order of the configuration
 	// databases are the PostgreSQL sources.
 	databases []*database
+	scopes    map[string]*scope.Scope // of fan-out sources that take not everything
+	guard     *auth.Guard             // nil: everyone may read all
 
 	draining    atomic.Bool
 	wiringEpoch atomic.Uint64
@@ -124,7 +128,7 @@ func (n *node) drain() {
 // build puts a node together. Its store, if it has one, is to be closed even if
 // something else went wrong.
 func build(o Options) (*node, error) {
-	n := &node{cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
+	n := &node{scopes: map[string]*scope.Scope{}, cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
 	if n.log == nil {
 		n.log = slog.Default()
 	}
@@ -161,12 +165,16 @@ func build(o Options) (*node, error) {
 		n.sinkMetrics(), slots{n.databases},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engine.Status},
 	)
-	n.server = server.New(server.Config{
+	serve := server.Config{
 		Host: n.engine, Logger: n.log, Registry: n.metrics, Software: "tributary " + version.String(),
 		Limits:      session.Limits{MaxChannels: n.cfg.Limits.MaxChannels, HandshakeTimeout: n.cfg.Limits.HandshakeTimeout},
 		MaxSessions: n.cfg.Limits.MaxReaders,
-		Provider:    n.provider,
-	})
+		Provider:    n.provider, Scopes: n.scopes,
+	}
+	if err := n.secure(&serve); err != nil {
+		return n, err
+	}
+	n.server = server.New(serve)
 	return n, nil
 }
 

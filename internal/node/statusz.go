@@ -90,7 +90,11 @@ func (n *node) routes() *http.ServeMux {
 	})
 	mux.Handle("GET /metrics", n.metricsHandler())
 	n.sinkRoutes(mux)
-	mux.Handle("/v1/", readapi.Handler(n.engine))
+	var guard readapi.Guard
+	if n.guard != nil {
+		guard = n.guard
+	}
+	mux.Handle("/v1/", readapi.Handler(n.engine, guard))
 	return mux
 }
 

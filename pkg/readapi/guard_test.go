@@ -35,11 +35,11 @@ func TestGuard(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	tokens := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(tokens, []byte("app 0123456789abcdef-app\n"), 0o600); err != nil {
+	tokens := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tokens, "app"), []byte("0123456789abcdef-app\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g, err := auth.NewGuard(auth.Config{TokensFile: tokens, Rules: []auth.Rule{{Identities: []string{"app"}, Tables: []string{"public.open"}}}})
+	g, err := auth.NewGuard(auth.Config{TokensDir: tokens, Rules: []auth.Rule{{Identity: "app", Tables: []engine.TableName{{Schema: "public", Name: "open"}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"path"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -27,19 +27,18 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
-// Rule lets identities read tables. Both are lists of patterns in which * stands
-// for any run of characters but a slash, in an identity, and but a dot, in a
-// table's schema.name.
+// Rule lets an identity read tables.
 type Rule struct {
-	Identities []string
-	Tables     []string
+	Identity string             // * for everyone who is known
+	Tables   []engine.TableName // all when empty
 }
 
 // Config configures a Guard.
 type Config struct {
-	// TokensFile holds a token a line, as "identity token"; empty lines and lines
-	// that start with # are passed over. Empty: there are no tokens.
-	TokensFile string
+	// TokensDir is a folder with a file for each identity that may show a token: its
+	// name is the identity, its content the token. Names that start with a dot are
+	// passed over. Empty: there are no tokens.
+	TokensDir string
 	// Rules say who may read what; without any, whoever is known may read all.
 	Rules  []Rule
 	Logger *slog.Logger // nil: slog.Default()
@@ -58,19 +57,9 @@ type token struct {
 
 // NewGuard returns a Guard. It fails if the tokens cannot be read now.
 func NewGuard(cfg Config) (*Guard, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	for _, r := range cfg.Rules {
-		for _, p := range append(append([]string{}, r.Identities...), r.Tables...) {
-			if _, err := path.Match(p, ""); err != nil || p == "" {
-				return nil, fmt.Errorf("auth: %q is not a pattern: use plain text with * for any run of characters", p)
-			}
-		}
-	}
 	g := &Guard{rules: cfg.Rules}
-	if cfg.TokensFile != "" {
-		g.tokens = watch(cfg.Logger, parseTokens, cfg.TokensFile)
+	if cfg.TokensDir != "" {
+		g.tokens = watch(orDefault(cfg.Logger), parseTokens, cfg.TokensDir)
 		if _, err := g.tokens.get(); err != nil {
 			return nil, fmt.Errorf("auth: %w", err)
 		}
@@ -78,21 +67,17 @@ func NewGuard(cfg Config) (*Guard, error) {
 	return g, nil
 }
 
-func parseTokens(files [][]byte) ([]token, error) {
-	var all []token
-	for i, line := range strings.Split(string(files[0]), "\n") {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+// minToken is the least length of a token, in characters.
+const minToken = 16
+
+func parseTokens(files []file) ([]token, error) {
+	all := make([]token, len(files))
+	for i, f := range files {
+		text := strings.TrimSpace(string(f.text))
+		if len(text) < minToken || strings.ContainsAny(text, " \t\r\n") {
+			return nil, fmt.Errorf("the file %s must hold one token of at least %d characters, chosen at random", f.name, minToken)
 		}
-		f := strings.Fields(line)
-		if len(f) != 2 {
-			return nil, fmt.Errorf("line %d must be an identity and a token, with a blank between them", i+1)
-		}
-		if len(f[1]) < 16 {
-			return nil, fmt.Errorf("the token in line %d has %d characters: use at least 16, chosen at random", i+1, len(f[1]))
-		}
-		all = append(all, token{f[0], sha256.Sum256([]byte(f[1]))})
+		all[i] = token{f.name, sha256.Sum256([]byte(text))}
 	}
 	return all, nil
 }
@@ -125,7 +110,7 @@ func (g *Guard) identify(authorization []string, state *tls.ConnectionState) (st
 		if id, ok := g.byToken(strings.TrimSpace(text)); ok {
 			return id, nil
 		}
-		return "", fmt.Errorf("the token is not known here: use one that is in the node's file of tokens, or have it added there")
+		return "", fmt.Errorf("the token is not known here: use one of those that the node has been given, or have it added there")
 	}
 	if state != nil && len(state.VerifiedChains) > 0 {
 		if id := CertificateIdentity(state.PeerCertificates[0]); id != "" {
@@ -180,29 +165,9 @@ func (g *Guard) Permit(identity string, table engine.TableName) error {
 		return nil
 	}
 	for _, r := range g.rules {
-		if matches(r.Identities, identity) && matches(r.Tables, dotted(table)) {
+		if (r.Identity == "*" || r.Identity == identity) && (len(r.Tables) == 0 || slices.Contains(r.Tables, table)) {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s may not read table %s: let it in the permissions of the node's configuration", identity, table)
-}
-
-// dotted swaps dots and slashes, so that * stops at the dot between schema and
-// table as it does at a slash.
-var swap = strings.NewReplacer(".", "/", "/", ".")
-
-func dotted(t engine.TableName) string {
-	return strings.ReplaceAll(t.Schema, "/", ".") + "/" + strings.ReplaceAll(t.Name, "/", ".")
-}
-
-func matches(patterns []string, text string) bool {
-	for _, p := range patterns {
-		if ok, _ := path.Match(p, text); ok || p == "*" {
-			return true
-		}
-		if ok, _ := path.Match(swap.Replace(p), text); ok {
-			return true
-		}
-	}
-	return false
 }

@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,18 +26,18 @@ const recheck = time.Second
 // watched is something made of files, made again when one of them changes.
 type watched[T any] struct {
 	log   *slog.Logger
-	parse func(files [][]byte) (T, error)
+	parse func(files []file) (T, error)
 	paths []string
 
 	mu     sync.Mutex
 	looked time.Time
-	text   [][]byte
+	text   []file
 	value  T
 	err    error // while there has been no value
 	told   string
 }
 
-func watch[T any](log *slog.Logger, parse func([][]byte) (T, error), paths ...string) *watched[T] {
+func watch[T any](log *slog.Logger, parse func([]file) (T, error), paths ...string) *watched[T] {
 	return &watched[T]{log: log, parse: parse, paths: paths, err: errors.New("not read yet")}
 }
 
@@ -58,25 +60,59 @@ func (w *watched[T]) get() (T, error) {
 }
 
 func (w *watched[T]) look() error {
-	text := make([][]byte, len(w.paths))
-	same := w.text != nil
-	for i, p := range w.paths {
-		b, err := os.ReadFile(p)
+	var all []file
+	for _, p := range w.paths {
+		fs, err := read(p)
 		if err != nil {
-			return fmt.Errorf("%w: mount the Secret that holds it there, or name another file", err)
+			return fmt.Errorf("%w: mount the Secret that holds it there, or name another path", err)
 		}
-		text[i] = b
-		same = same && bytes.Equal(b, w.text[i])
+		all = append(all, fs...)
 	}
-	if same {
+	if w.err == nil && slices.EqualFunc(all, w.text, func(a, b file) bool { return a.name == b.name && bytes.Equal(a.text, b.text) }) {
 		return nil
 	}
-	v, err := w.parse(text)
+	v, err := w.parse(all)
 	if err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(w.paths, ", "), err)
 	}
-	w.text, w.value, w.err, w.told = text, v, nil, ""
+	w.text, w.value, w.err, w.told = all, v, nil, ""
 	return nil
+}
+
+// file is a file as it was read.
+type file struct {
+	name string
+	text []byte
+}
+
+// read reads a file, or those of a folder.
+func read(path string) ([]file, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	paths := []string{path}
+	if info.IsDir() {
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, err
+		}
+		paths = nil
+		for _, e := range entries {
+			if !strings.HasPrefix(e.Name(), ".") { // a mount keeps its own there
+				paths = append(paths, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	files := make([]file, len(paths))
+	for i, p := range paths {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return nil, err
+		}
+		files[i] = file{filepath.Base(p), text}
+	}
+	return files, nil
 }
 
 // ServerFiles are the files of a server's TLS.
@@ -96,14 +132,14 @@ func (f ServerFiles) Config() (*tls.Config, error) {
 	if f.ClientCA != "" {
 		paths = append(paths, f.ClientCA)
 	}
-	w := watch(orDefault(f.Logger), func(files [][]byte) (*tls.Config, error) {
-		cert, err := tls.X509KeyPair(files[0], files[1])
+	w := watch(orDefault(f.Logger), func(files []file) (*tls.Config, error) {
+		cert, err := tls.X509KeyPair(files[0].text, files[1].text)
 		if err != nil {
 			return nil, fmt.Errorf("the server's certificate and its key: %w", err)
 		}
 		c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"}}
 		if len(files) > 2 {
-			if c.ClientCAs, err = pool(files[2]); err != nil {
+			if c.ClientCAs, err = pool(files[2].text); err != nil {
 				return nil, err
 			}
 			if c.ClientAuth = tls.RequireAndVerifyClientCert; f.Optional {
@@ -142,17 +178,17 @@ func (f ClientFiles) Credentials() (credentials.TransportCredentials, error) {
 	if (f.Cert == "") != (f.Key == "") {
 		return nil, errors.New("auth: a client's certificate and its key come together: name both files or neither")
 	}
-	w := watch(orDefault(f.Logger), func(files [][]byte) (*tls.Config, error) {
+	w := watch(orDefault(f.Logger), func(files []file) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.ServerName}
 		var err error
 		if f.CA != "" {
-			if c.RootCAs, err = pool(files[0]); err != nil {
+			if c.RootCAs, err = pool(files[0].text); err != nil {
 				return nil, err
 			}
 			files = files[1:]
 		}
 		if f.Cert != "" {
-			cert, err := tls.X509KeyPair(files[0], files[1])
+			cert, err := tls.X509KeyPair(files[0].text, files[1].text)
 			if err != nil {
 				return nil, fmt.Errorf("the client's certificate and its key: %w", err)
 			}
@@ -185,8 +221,8 @@ type Token struct {
 // NewToken returns the token in a file. plain allows it to go over connections
 // that are not secured, where anyone on the way can read it.
 func NewToken(path string, plain bool) (*Token, error) {
-	t := &Token{watch(slog.Default(), func(files [][]byte) (string, error) {
-		text := strings.TrimSpace(string(files[0]))
+	t := &Token{watch(slog.Default(), func(files []file) (string, error) {
+		text := strings.TrimSpace(string(files[0].text))
 		if text == "" || strings.ContainsAny(text, " \t\r\n") {
 			return "", errors.New("must hold one token and nothing else")
 		}

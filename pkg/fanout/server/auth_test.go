@@ -113,13 +113,11 @@ func TestAuth(t *testing.T) {
 	a.serverCert()
 	a.clientCert("edge")
 	a.clientCert("partner")
-	tokens := a.path("tokens")
-	if err := os.WriteFile(tokens, []byte("app 0123456789abcdef-app\n"), 0o600); err != nil {
+	tokens := t.TempDir()
+	if err := os.WriteFile(filepath.Join(tokens, "app"), []byte("0123456789abcdef-app\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	g, err := auth.NewGuard(auth.Config{TokensFile: tokens, Rules: []auth.Rule{
-		{Identities: []string{"edge"}, Tables: []string{"*"}}, {Identities: []string{"partner", "app"}, Tables: []string{"public.t"}},
-	}})
+	g, err := auth.NewGuard(auth.Config{TokensDir: tokens, Rules: []auth.Rule{{Identity: "edge"}, {Identity: "*", Tables: []engine.TableName{table}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
