@@ -135,6 +135,11 @@ func (b *baseline) Commit(ctx context.Context) error {
 	if err := b.putSchemas(tx); err != nil {
 		return err
 	}
+	if !b.mint {
+		if err := forgetOtherScopes(tx, b.log, b.spec.Scope); err != nil {
+			return err
+		}
+	}
 	held := map[LogID]bool{}
 	for _, l := range tx.Logs() {
 		if l.ID == b.log {

@@ -197,3 +197,40 @@ func TestFilterModel(t *testing.T) {
 		holds(t, o, r.n, starts(r.prefix))
 	}
 }
+
+// A filter that is widened, or made another one, over a state that was read
+// through it: what it hid before is delivered, and what it has no more is gone.
+func TestFilterChanges(t *testing.T) {
+	t.Parallel()
+	o := ft.NewOrigin(0, "t")
+	for i := range 60 {
+		o.Put(fmt.Sprint("k", i), []string{"a", "b", "ab"}[i%3])
+	}
+	root := ft.Start(t, "root", ft.Options{}, map[string]engine.SyncSource{"pg": o})
+	ft.Converged(t, o, table, root)
+	kept := ft.Options{Use: store.NewMemory(store.MemoryOptions{})}
+	n, _ := ft.ChildWith(t, "n", kept, scoped(where(t, "ab")), root)
+	holds(t, o, n, starts("ab"))
+	o.Put("k0", "b after all") // outside: a tombstone with the write's own stamp
+	holds(t, o, n, starts("ab"))
+	for _, next := range []struct {
+		s      *scope.Scope
+		passes func(k, v string) bool
+	}{{where(t, "a"), starts("a")}, {nil, starts("")}, {where(t, "b"), starts("b")}, {where(t, "b", "id"), nil}, {nil, starts("")}} {
+		n.Stop()
+		n, _ = ft.ChildWith(t, "n", kept, scoped(next.s), root)
+		o.Put("k1", "b"+fmt.Sprint(len(next.s.ID())))
+		if next.passes == nil {
+			ft.Eventually(t, 10*time.Second, func() error {
+				for k, v := range n.Rows(table) {
+					if v != "" {
+						return fmt.Errorf("row %s has the value %q, which is not asked for", k, v)
+					}
+				}
+				return nil
+			})
+			continue
+		}
+		holds(t, o, n, next.passes)
+	}
+}
