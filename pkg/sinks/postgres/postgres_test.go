@@ -369,3 +369,61 @@ func TestTwoInstances(t *testing.T) {
 		t.Errorf("%s changes carried out, want 230", got)
 	}
 }
+
+// Random writes from several sessions, with sessions of the sink killed, the
+// sink restarted and the source's stream cut: the target ends as the source is.
+func TestRandomWorkload(t *testing.T) {
+	r := newRig(t, "a b", `CREATE TABLE a (id int PRIMARY KEY, n int, v text)`, `CREATE TABLE b (id int, k text, v text, PRIMARY KEY (k, id))`)
+	r.dir = t.TempDir()
+	r.start()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for session := range 3 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(11, uint64(session)))
+			for ctx.Err() == nil {
+				sql := "BEGIN"
+				for range 1 + rnd.IntN(6) {
+					switch id := rnd.IntN(300); rnd.IntN(8) {
+					case 0, 1:
+						sql += fmt.Sprintf(`; INSERT INTO a VALUES (%d, 0, repeat('v', %d)) ON CONFLICT (id) DO UPDATE SET n = a.n + 1`, id, rnd.IntN(3000))
+					case 2:
+						sql += fmt.Sprintf(`; UPDATE a SET n = n + 1 WHERE id BETWEEN %d AND %d`, id, id+rnd.IntN(20))
+					case 3:
+						sql += fmt.Sprintf(`; DELETE FROM a WHERE id = %d`, id)
+					case 4:
+						sql += fmt.Sprintf(`; UPDATE a SET id = %d WHERE id = %d AND NOT EXISTS (SELECT FROM a WHERE id = %[1]d)`, rnd.IntN(300), id)
+					case 5:
+						sql += fmt.Sprintf(`; INSERT INTO b SELECT i, 'k%d', 'x' FROM generate_series(1, %d) i ON CONFLICT DO NOTHING`, id%20, rnd.IntN(400))
+					case 6:
+						sql += fmt.Sprintf(`; DELETE FROM b WHERE k = 'k%d'`, id%20)
+					case 7:
+						if rnd.IntN(20) == 0 {
+							sql += `; TRUNCATE b, a`
+						}
+					}
+				}
+				_ = r.from.ExecContext(ctx, sql+[]string{"; COMMIT", "; COMMIT", "; COMMIT", "; ROLLBACK"}[rnd.IntN(4)]) // sessions can be in each other's way
+			}
+		})
+	}
+	rnd := rand.New(rand.NewPCG(12, 0))
+	for ctx.Err() == nil {
+		time.Sleep(time.Duration(50+rnd.IntN(250)) * time.Millisecond)
+		switch rnd.IntN(6) {
+		case 0:
+			r.end()
+			r.startSink()
+		case 1:
+			_, _ = r.from.TerminateWalsenders(ctx)
+		default:
+			_, _ = r.to.QueryContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tributary %'`)
+		}
+	}
+	wg.Wait()
+	r.equal("after the workload")
+	if st := r.sink.Status(); st.Rejected != 0 {
+		t.Errorf("status: %+v", st)
+	}
+}
