@@ -132,6 +132,9 @@ const (
 	// ReasonDisconnected: the connection to the source is gone; the node holds,
 	// serves what it has and tries again.
 	ReasonDisconnected = "Disconnected"
+	// ReasonScratchFull: a large transaction does not fit into the scratch
+	// directory; reading goes on once there is room.
+	ReasonScratchFull = "ScratchFull"
 	// ReasonPaused: the source is paused; what arrives is buffered.
 	ReasonPaused = "Paused"
 	// ReasonStatusUnknown: the manager has no report of the node; that alone

@@ -72,6 +72,7 @@ type model struct {
 	heads     atomic.Int64
 	runs      int // of large transactions
 	history   string
+	scratch   string
 	epochs    int
 	advanced  int // times that the cursor moved without changes
 	broken    error
@@ -512,7 +513,7 @@ func (n *node) run(ctx context.Context) error {
 		Logger: slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for {
 		var err error
-		env.History, env.Cursor = n.model.history, n.model.cursor
+		env.History, env.Cursor, env.Scratch = n.model.history, n.model.cursor, n.model.scratch
 		if n.info, err = n.src.Init(ctx, env); err == nil {
 			if n.info.History != n.model.history && !n.info.Continues {
 				n.model.epochs++
