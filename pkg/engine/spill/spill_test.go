@@ -39,7 +39,7 @@ func TestRecords(t *testing.T) {
 		size := rapid.OneOf(rapid.IntRange(0, 10), rapid.IntRange(0, 5000), rapid.SampledFrom([]int{0, 127, 128, 256<<10 - 1, 256 << 10, 256<<10 + 1, 700 << 10}))
 		var want [][]byte
 		total := int64(0)
-		for i := range rapid.IntRange(0, 40).Draw(t, "records") {
+		for i := range rapid.IntRange(0, 12).Draw(t, "records") {
 			rec := bytes.Repeat([]byte{byte(i + 1)}, size.Draw(t, "size"))
 			cut := rapid.IntRange(0, len(rec)).Draw(t, "cut")
 			if err := f.Append(rec[:cut], rec[cut:]); err != nil {
