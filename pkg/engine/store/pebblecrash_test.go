@@ -85,7 +85,7 @@ func crashOptions(fs vfs.FS) PebbleOptions {
 // none that had returned is missing.
 func TestPebbleCrash(t *testing.T) {
 	t.Parallel()
-	const commits = 18
+	const commits = 12
 	var mu sync.Mutex
 	var held []string // after each commit
 	var begun, returned atomic.Int64
