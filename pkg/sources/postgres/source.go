@@ -89,8 +89,15 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 	}
 	info := engine.Info{Mints: true, History: history, Continues: continues}
 	for _, t := range tables {
-		schema, _ := env.Schemas.Define(t.schema)
-		info.Tables = append(info.Tables, schema)
+		t.schema, _ = env.Schemas.Define(t.schema)
+		info.Tables = append(info.Tables, t.schema)
+	}
+	if env.Cursor != "" && len(s.known) == 0 {
+		// The node was started again, over a state that has them.
+		s.tables.reset(tables)
+		for _, t := range tables {
+			s.known[t.schema.RelationOID] = t.schema
+		}
 	}
 	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", history,
 		"publication", s.publication, "slot", s.slot, "tables", len(tables))
