@@ -24,9 +24,15 @@ func postgresImage() string {
 const password = "s3cret, with 'quotes'"
 
 // startPostgres runs a PostgreSQL in the namespace, reached as "postgres", with
-// the Secret orders-db for it.
-func startPostgres(t *testing.T, ns string) {
+// the Secret orders-db for it. It serves TLS by a Secret, if one is named.
+func startPostgres(t *testing.T, ns string, certificate ...string) {
 	t.Helper()
+	args, tls, mount := "", "", ""
+	if len(certificate) > 0 {
+		args = "\n    args: [-c, ssl=on, -c, ssl_cert_file=/tls/tls.crt, -c, ssl_key_file=/tls/tls.key, -c, wal_level=logical, -c, max_replication_slots=20, -c, max_wal_senders=20]"
+		tls = ", {name: tls, secret: {secretName: " + certificate[0] + ", defaultMode: 0640}}"
+		mount = ", {name: tls, mountPath: /tls}"
+	}
 	apply(t, ns, fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
@@ -49,13 +55,13 @@ spec:
   - name: postgres
     image: %[2]s
     imagePullPolicy: IfNotPresent
-    env: [{name: POSTGRES_PASSWORD, value: %[1]q}]
+    env: [{name: POSTGRES_PASSWORD, value: %[1]q}]%[3]s
     ports: [{containerPort: 5432}]
     readinessProbe: {tcpSocket: {port: 5432}, periodSeconds: 1}
-    volumeMounts: [{name: data, mountPath: /var/lib/postgresql}]
+    volumeMounts: [{name: data, mountPath: /var/lib/postgresql}%[4]s]
   securityContext: {fsGroup: 999}
-  volumes: [{name: data, emptyDir: {}}] # outlives the container
-`, password, postgresImage()))
+  volumes: [{name: data, emptyDir: {}}%[5]s] # the database outlives its container
+`, password, postgresImage(), args, mount, tls))
 	eventually(t, 2*time.Minute, "PostgreSQL answering", func(ctx context.Context) error {
 		_, err := psql(ctx, ns, "SELECT 1")
 		return err
