@@ -44,6 +44,10 @@ test-integration: ## All tests of the packages, with real PostgreSQL servers and
 test-e2e: ## The topology on a real cluster: E2E_KUBECONFIG's, kind's, or one made here
 	@hack/test e2e
 
+.PHONY: nightly
+nightly: ## The long runs: ten minutes of random workload, the PostgreSQL tests on every version, the benchmark
+	@hack/test nightly
+
 .PHONY: lint
 lint: ## Linters: Go, shell, wire protocol, chart
 	@hack/test lint
