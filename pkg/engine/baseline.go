@@ -201,6 +201,11 @@ func (b *baseline) Commit(ctx context.Context) error {
 			}
 		}
 	}
+	if b.mint {
+		if err := tx.SetMeta(metaMemory+s.name, b.spec.Memory); err != nil {
+			return err
+		}
+	}
 	if err := s.saveLog(tx, b.log, b.spec.Tables); err != nil {
 		return err
 	}

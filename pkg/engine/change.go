@@ -59,6 +59,10 @@ type Transaction struct {
 	// overwritten. Nil for a transaction whose changes are all in Changes. Only a
 	// source that mints sends one.
 	More func() ([]Change, error)
+	// Memory, if not nil, is what the source wants to be given as Env.Memory after a
+	// restart of the node that comes after this transaction. Only a source that
+	// mints has one.
+	Memory []byte
 	// Tables are partial baselines that become the state with this transaction,
 	// ahead of its changes. They are spent, whatever becomes of it. Only a source
 	// that mints sends them.

@@ -26,6 +26,11 @@ func (w *minting) add(t *Transaction) error {
 			return err
 		}
 	}
+	if t.Memory != nil {
+		if err := w.tx.SetMeta(metaMemory+w.source.name, t.Memory); err != nil {
+			return err
+		}
+	}
 	net, err := w.tables(t)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,10 +12,12 @@ import (
 // and written in the commits that it goes with:
 //
 //	source/NAME        the log that the source mints, and the history behind it
+//	memory/NAME        what the source wants to remember itself
 //	log/ORIGIN@EPOCH   the source that delivers the log, its path and its tables
 //	reader/ID          how far a durable reader has got
 const (
 	metaSource = "source/"
+	metaMemory = "memory/"
 	metaLog    = "log/"
 	metaReader = "reader/"
 )
@@ -86,6 +89,7 @@ func (s *source) restore() {
 	e := s.engine
 	v := e.store.View()
 	defer v.Close()
+	var logs []LogID
 	var saved savedSource
 	if getMeta(v, metaSource+s.name, &saved) {
 		s.own, s.info.History = LogID{saved.Origin, saved.Epoch}, saved.History
@@ -99,9 +103,31 @@ func (s *source) restore() {
 		id := LogID{l.Origin, l.Epoch}
 		if _, ok := v.Log(id); ok && l.Source == s.name {
 			e.logs[id] = &logState{compare: s.sync.ComparePositions, path: l.Path, tables: l.Tables, source: s}
+			logs = append(logs, id)
 		}
 		return true
 	})
+	if err := s.order(logs); err != nil {
+		e.log.Warn("logs cannot be read until their source delivers", "source", s.name, "error", err)
+	}
+}
+
+// order tells the store the comparator of logs, which it cannot keep.
+func (s *source) order(logs []LogID) error {
+	if len(logs) == 0 {
+		return nil
+	}
+	tx, err := s.engine.store.Begin(context.Background())
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, l := range logs {
+		if err := tx.Append(l, s.sync.ComparePositions); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }
 
 // savedReader is a durable reader.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -109,7 +110,7 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 	e := s.engine
 	info, err := s.sync.Init(ctx, Env{
 		NodeID: e.id, Source: s.name, Schemas: s.knownSchemas(), Report: s.report, Logger: e.log.With("source", s.name),
-		History: s.history(), Cursor: s.ownCursor(), Scratch: e.scratch.Path(),
+		History: s.history(), Cursor: s.ownCursor(), Memory: s.memory(), Scratch: e.scratch.Path(),
 	})
 	if err != nil {
 		return err
@@ -217,6 +218,13 @@ func (s *source) history() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.info.History
+}
+
+// memory returns what the source wanted to remember.
+func (s *source) memory() []byte {
+	v := s.engine.store.View()
+	defer v.Close()
+	return slices.Clone(v.Meta(metaMemory + s.name))
 }
 
 // ownCursor returns the cursor in the log that the source mints.

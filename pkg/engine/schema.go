@@ -110,6 +110,18 @@ func NewSchemaSet(known ...*Schema) *SchemaSet {
 	return set
 }
 
+// Get returns the schema with an ID, or nil.
+func (set *SchemaSet) Get(id uint32) *Schema {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for _, s := range set.byHash {
+		if s.ID == id {
+			return s
+		}
+	}
+	return nil
+}
+
 // Define returns the schema of s's shape with its ID, and whether it is new to
 // the set. s itself is kept when it is new and must not be altered afterwards.
 func (set *SchemaSet) Define(s *Schema) (*Schema, bool) {

@@ -96,6 +96,9 @@ type Env struct {
 	// empty before the first baseline, and for a source that does not mint.
 	History string
 	Cursor  Position
+	// Memory is what the source wanted to remember with the transactions up to
+	// Cursor: see Transaction.Memory and BaselineSpec.Memory.
+	Memory  []byte
 	Scratch string     // folder for what is spilled; empty: the system's
 	Schemas *SchemaSet // for a source that mints: gives out schema IDs of the log
 	// Report tells the state of the source to status and metrics; it is cheap
@@ -156,6 +159,8 @@ type BaselineSpec struct {
 	Time Time
 	// Major is the Version.Major of rows without a stamp.
 	Major uint64
+	// Memory is as Transaction.Memory, of a source that mints; nil forgets what was.
+	Memory []byte
 	// Partial baselines take in or replace their tables only; the log goes on, and
 	// so do its other tables. Of a source that mints, such a baseline is committed
 	// by the transaction that names it in Tables.

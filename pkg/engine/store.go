@@ -128,7 +128,8 @@ type Tx interface {
 	Adopt(s Stage) error
 	// Append adds blocks to a log. The first block's Prev must be the log's head.
 	// The parts of a transaction may come in several calls; Commit refuses one that
-	// lacks parts. The block's memory passes to the store.
+	// lacks parts. The block's memory passes to the store. Without blocks it only
+	// tells the comparator, which a store that is opened again does not know.
 	Append(log LogID, compare Comparator, blocks ...*Block) error
 	// ResetLog empties a log, or creates it, with its head at a position.
 	// CompleteFrom becomes t.

@@ -116,6 +116,9 @@ func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, 
 		spec.Schemas = append(spec.Schemas, t.schema)
 		spec.Tables = append(spec.Tables, t.schema.Table)
 	}
+	if spec.Memory, err = memoryOf(tables); err != nil {
+		return err
+	}
 	s.env.Logger.Info("baseline begins", "server", s.server(), "position", spec.At, "tables", len(tables), "connections", len(readers))
 	w, err := sink.Baseline(ctx, spec)
 	if err != nil {

@@ -55,6 +55,7 @@ func (t *tables) set(names []engine.TableName) {
 			t.want(t.state[name], "it was added")
 		}
 	}
+	t.unsaved = true
 	t.generation.Add(1)
 	signal(t.wake)
 }

@@ -94,10 +94,10 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 	}
 	if env.Cursor != "" && len(s.known) == 0 {
 		// The node was started again, over a state that has them.
-		s.tables.reset(tables)
-		for _, t := range tables {
-			s.known[t.schema.RelationOID] = t.schema
+		if err := s.tables.restore(env.Memory, env.Schemas, s.names()); err != nil {
+			return engine.Info{}, err
 		}
+		s.known = s.tables.known()
 	}
 	env.Logger.Info("PostgreSQL is ready to replicate", "server", s.server(), "version", id.version, "history", history,
 		"publication", s.publication, "slot", s.slot, "tables", len(tables))

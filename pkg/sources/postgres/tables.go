@@ -39,6 +39,7 @@ type tables struct {
 	taken    *job                              // handed over, and not committed yet
 	position engine.LSN                        // of the newest transaction seen
 	removed  []*engine.Schema                  // of tables whose rows are to go
+	unsaved  bool                              // something of state has changed since it was saved
 	audited  time.Time
 	reported string // problems as they were last reported
 }
@@ -71,6 +72,7 @@ func (t *tables) reset(all []*table) {
 	defer t.mu.Unlock()
 	clear(t.state)
 	clear(t.withheld)
+	t.unsaved = false // it came with what memoryOf gave
 	for _, tb := range all {
 		t.state[tb.schema.Table] = &tableState{name: tb.schema.Table, schema: tb.schema, evidence: tb.evidence}
 	}
@@ -109,7 +111,7 @@ func (t *tables) want(st *tableState, why string) {
 	if st.why != "" {
 		return
 	}
-	st.why, st.suspect = why, nil
+	st.why, st.suspect, t.unsaved = why, nil, true
 	t.s.env.Logger.Info("table has to be baselined", "table", st.name.String(), "reason", why)
 	signal(t.wake)
 }
@@ -147,8 +149,14 @@ func (r router) Apply(ctx context.Context, txs []engine.Transaction) error {
 	for i := range txs {
 		r.t.route(&txs[i])
 	}
+	var err error
+	if r.t.unsaved {
+		txs[len(txs)-1].Memory, err = r.t.save()
+	}
 	r.t.mu.Unlock()
-	err := r.Sink.Apply(ctx, txs)
+	if err == nil {
+		err = r.Sink.Apply(ctx, txs)
+	}
 	r.t.applied(err)
 	return err
 }
@@ -249,7 +257,7 @@ func (t *tables) live(tx *engine.Transaction, s *engine.Schema) bool {
 		if why := incompatible(st.schema, s, t.filled[s], st.evidence.columns); why != "" {
 			t.want(st, why)
 		} else {
-			st.schema = s
+			st.schema, t.unsaved = s, true
 		}
 	}
 	if st.why != "" {
@@ -302,6 +310,7 @@ func (t *tables) handOver(j *job, tx *engine.Transaction) {
 			continue
 		}
 		j.before[name] = st.schema
+		t.unsaved = true
 		st.schema, st.evidence, st.evidenced, st.why, st.job = j.schemas[name], j.evidence[name], j.truncates[name], "", nil
 	}
 	for s := range t.withheld {
@@ -318,6 +327,7 @@ func (t *tables) handOver(j *job, tx *engine.Transaction) {
 func (t *tables) applied(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unsaved = t.unsaved || err != nil
 	j := t.taken
 	if t.taken = nil; j == nil {
 		return
