@@ -73,6 +73,7 @@ type model struct {
 	runs      int // of large transactions
 	history   string
 	scratch   string
+	memory    []byte
 	epochs    int
 	advanced  int // times that the cursor moved without changes
 	broken    error
@@ -190,7 +191,7 @@ func (b *modelBaseline) Commit(context.Context) error {
 		return errors.New("a partial baseline is committed by a transaction")
 	}
 	b.m.mu.Lock()
-	b.m.tables, b.m.cursor = b.tables, b.spec.At
+	b.m.tables, b.m.cursor, b.m.memory = b.tables, b.spec.At, b.spec.Memory
 	b.m.schemas, b.m.announced = map[engine.TableName]*engine.Schema{}, map[*engine.Schema]bool{}
 	for _, s := range b.spec.Schemas {
 		b.m.schemas[s.Table], b.m.announced[s] = s, true
@@ -256,6 +257,9 @@ func (m *model) Apply(ctx context.Context, txs []engine.Transaction) error {
 	m.mu.Lock()
 	for i := range txs {
 		err := m.whole(&txs[i])
+		if err == nil && txs[i].Memory != nil {
+			m.memory = slices.Clone(txs[i].Memory)
+		}
 		if err != nil && ctx.Err() == nil {
 			m.broken = err
 		}
@@ -509,11 +513,11 @@ func startSource(t *testing.T, src *Source, m *model, edit ...func(*model)) *nod
 
 func (n *node) run(ctx context.Context) error {
 	defer n.src.Close()
-	env := engine.Env{NodeID: "node", Source: n.t.Name(), Schemas: engine.NewSchemaSet(), Report: n.report,
+	env := engine.Env{NodeID: "node", Source: n.t.Name(), Schemas: engine.NewSchemaSet(slices.Collect(maps.Keys(n.model.announced))...), Report: n.report,
 		Logger: slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for {
 		var err error
-		env.History, env.Cursor, env.Scratch = n.model.history, n.model.cursor, n.model.scratch
+		env.History, env.Cursor, env.Scratch, env.Memory = n.model.history, n.model.cursor, n.model.scratch, n.model.memory
 		if n.info, err = n.src.Init(ctx, env); err == nil {
 			if n.info.History != n.model.history && !n.info.Continues {
 				n.model.epochs++

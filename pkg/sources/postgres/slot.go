@@ -66,7 +66,6 @@ func (s *Source) openSession(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.walsender.Store(c.PID())
 	sess := &session{conn: c, slot: s.slot}
 	var timeout time.Duration
 	if sess.id, err = c.identify(ctx); err == nil {

@@ -154,6 +154,7 @@ func (s *Source) report(cause error) {
 // stream runs one session: this goroutine owns the socket, another one applies.
 // It returns the position that has been applied.
 func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, sink engine.Sink) (engine.LSN, error) {
+	s.walsender.Store(sess.PID())
 	r := &reader{s: s, sess: sess, silence: sess.silence, box: newMailbox(), confirmed: engine.LSN(s.acked.Load())}
 	r.held = newHolding(s.scratch)
 	defer r.held.close()
