@@ -38,7 +38,7 @@ func install() error {
 		stdin string
 		args  []string
 	}{
-		{manifests, []string{"apply", "--server-side", "-f", "-"}},
+		{manifests, []string{"apply", "--server-side", "--force-conflicts", "-f", "-"}},
 		{"", []string{"-n", systemNamespace, "rollout", "status", "deployment/tributary-manager", "--timeout=120s"}},
 		{"", []string{"get", "tributary", "-A"}},
 		{manifests, []string{"delete", "--wait", "--timeout=120s", "-f", "-"}},
