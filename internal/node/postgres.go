@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+	"github.com/tributary-dev/tributary/pkg/readapi"
 	"github.com/tributary-dev/tributary/pkg/sources/postgres"
 )
 
@@ -26,6 +27,13 @@ func (d *database) status(s *nodeconfig.SourceStatus, permanent bool) {
 		s.Slot.LimitBytes = &st.LimitBytes
 		s.Slot.SafeBytes = &st.SafeBytes
 	}
+	for _, t := range d.source.BaselineProgress() {
+		if !t.Done {
+			s.Baseline = append(s.Baseline, nodeconfig.BaselineStatus{
+				Table: readapi.FormatTable(t.Table), Rows: t.Rows, Bytes: t.Bytes, OfRows: t.OfRows, OfBytes: t.OfBytes,
+			})
+		}
+	}
 }
 
 var (
@@ -43,13 +51,26 @@ var (
 		"What is held of large transactions in scratch files.", []string{"source"}, nil)
 )
 
-// slots makes metrics of the slots of the PostgreSQL sources at each scrape.
+var (
+	descBaselineRows = prometheus.NewDesc("tributary_source_baseline_rows",
+		"Rows that the last baseline of a table has read.", []string{"source", "schema", "table"}, nil)
+	descBaselineRowsExpected = prometheus.NewDesc("tributary_source_baseline_rows_expected",
+		"Rows that the server estimated there are; absent before its first ANALYZE of the table.", []string{"source", "schema", "table"}, nil)
+	descBaselineDone = prometheus.NewDesc("tributary_source_baseline_done",
+		"1 once the last baseline of a table has read all of it.", []string{"source", "schema", "table"}, nil)
+)
+
+// slots makes metrics of the PostgreSQL sources, their slots above all, at each
+// scrape.
 type slots struct {
 	databases []*database
 }
 
 func (slots) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSlotRetained, descSlotPending, descSlotSafe, descSlotStatus, descSlotChecked, descScratch} {
+	for _, d := range []*prometheus.Desc{
+		descSlotRetained, descSlotPending, descSlotSafe, descSlotStatus, descSlotChecked, descScratch,
+		descBaselineRows, descBaselineRowsExpected, descBaselineDone,
+	} {
 		ch <- d
 	}
 }
@@ -61,6 +82,13 @@ func (s slots) Collect(ch chan<- prometheus.Metric) {
 	for _, d := range s.databases {
 		st := d.source.Slot()
 		gauge(descScratch, float64(st.ScratchBytes), d.name)
+		for _, t := range d.source.BaselineProgress() {
+			gauge(descBaselineRows, float64(t.Rows), d.name, t.Table.Schema, t.Table.Name)
+			gauge(descBaselineDone, one(t.Done), d.name, t.Table.Schema, t.Table.Name)
+			if t.OfRows > 0 {
+				gauge(descBaselineRowsExpected, float64(t.OfRows), d.name, t.Table.Schema, t.Table.Name)
+			}
+		}
 		if st.At.IsZero() {
 			continue // unknown never reads as nothing
 		}

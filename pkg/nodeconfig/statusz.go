@@ -65,6 +65,19 @@ type SourceStatus struct {
 	Candidates []CandidateStatus `json:"candidates,omitempty"`
 	// Slot is what a PostgreSQL source is read by.
 	Slot *SlotStatus `json:"slot,omitempty"`
+	// Baseline is the tables that are being copied.
+	Baseline []BaselineStatus `json:"baseline,omitempty"`
+}
+
+// BaselineStatus is how far the baseline of a table has got.
+type BaselineStatus struct {
+	Table string `json:"table"`
+	Rows  int64  `json:"rows"`
+	Bytes int64  `json:"bytes"`
+	// OfRows and OfBytes are the server's estimates of what there is; bytes are
+	// those on disk.
+	OfRows  int64 `json:"ofRows,omitempty"`
+	OfBytes int64 `json:"ofBytes,omitempty"`
 }
 
 // ParentStatus is a parent in use.
