@@ -84,6 +84,7 @@ func crashOptions(fs vfs.FS) PebbleOptions {
 // rest nothing, or some. The store then holds a whole number of commits, and
 // none that had returned is missing.
 func TestPebbleCrash(t *testing.T) {
+	long(t)
 	t.Parallel()
 	const commits = 12
 	var mu sync.Mutex
@@ -190,5 +191,12 @@ func TestPebbleCrash(t *testing.T) {
 	t.Logf("%d crashes, and %d more at open", seen.Load(), again.Load())
 	if seen.Load() < 100 || again.Load() == 0 {
 		t.Errorf("%d crashes, and %d more at open: too few to mean anything", seen.Load(), again.Load())
+	}
+}
+
+// long skips a test that takes long in the quick run, under the race detector.
+func long(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long")
 	}
 }

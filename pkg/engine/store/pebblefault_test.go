@@ -98,6 +98,7 @@ func stalls(t *testing.T, p *Pebble) *DiskFullError {
 // TestPebbleDiskFull fills the disk again and again under a store that is being
 // written, and closes it full at last.
 func TestPebbleDiskFull(t *testing.T) {
+	long(t)
 	t.Parallel()
 	disk := vfs.NewCrashableMem()
 	fs := &fullFS{FS: disk}
@@ -185,6 +186,7 @@ func TestPebbleDiskFull(t *testing.T) {
 // TestPebbleSmallDisk fills a real file system: commits wait below the reserve,
 // and go on once there is room.
 func TestPebbleSmallDisk(t *testing.T) {
+	long(t)
 	t.Parallel()
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64m"); err != nil {
@@ -351,6 +353,7 @@ func (f *failures) Fatalf(format string, args ...any) {
 // TestPebbleDamage flips bytes in every kind of file: the store says which is
 // damaged, or holds what it did. It never holds something else.
 func TestPebbleDamage(t *testing.T) {
+	long(t)
 	t.Parallel()
 	good := t.TempDir()
 	want := filled(t, good, 40)
@@ -526,6 +529,7 @@ func TestPebbleChild(t *testing.T) {
 
 // TestPebbleKill kills a process that writes, with SIGKILL.
 func TestPebbleKill(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for round := range 3 {
 		dir := filepath.Join(t.TempDir(), "store")

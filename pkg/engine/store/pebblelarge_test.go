@@ -15,6 +15,7 @@ import (
 // use: written by a stage, then rewritten in one transaction, read by key and
 // whole. It is not parallel, since it looks at the heap.
 func TestPebbleLargeTable(t *testing.T) {
+	long(t)
 	const rows, size, limit = 60_000, 1000, 48 << 20
 	p, err := OpenPebble(PebbleOptions{
 		Dir: t.TempDir(), BlockCacheBytes: 4 << 20, MemTableBytes: 2 << 20, TxBytes: 1 << 20, CacheBytes: 1 << 20, JournalBytes: 8 << 20,
