@@ -1,7 +1,9 @@
 package server
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
@@ -16,6 +18,10 @@ type hub struct {
 
 	mu  sync.Mutex
 	cur *moment // nil or open
+	// base is the moment of the baseline that began last at a new one, if any is
+	// still being sent, and since when.
+	base      *moment
+	baseSince time.Time
 
 	narrowMu     sync.Mutex
 	young, older map[narrowKey]*narrowed // two generations: a cheap LRU
@@ -86,6 +92,48 @@ func (h *hub) look() *moment {
 	return m
 }
 
+// shareBaseline is how old a moment may be at which a baseline begins.
+const shareBaseline = time.Second
+
+// baseline returns a moment to begin a baseline at: a recent one at which others
+// did, if it serves as well, or else m. So the views that baselines keep open,
+// and what has to be found out at each, go with the time that they take and not
+// with the number of readers or commits. Release it.
+func (h *hub) baseline(m *moment, work session.Work) *moment {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if b := h.base; b == nil || now.Sub(h.baseSince) > shareBaseline || !b.begins(m, work) {
+		h.base, h.baseSince = m, now
+	}
+	h.base.refs++
+	return h.base
+}
+
+// begins reports whether a baseline can begin here as well as at the later m: the
+// log is the same, it goes on from here, and the reader is not past it.
+func (m *moment) begins(later *moment, work session.Work) bool {
+	if m == later {
+		return true
+	}
+	was, ok := m.view.Log(work.Log)
+	is, still := later.view.Log(work.Log)
+	if !ok || !still || work.Since > 0 && (work.Since > was.Time || work.Since < was.CompleteFrom) {
+		return false
+	}
+	compare := engine.CompareLSN
+	has := false
+	for _, l := range m.served {
+		if l.Log == work.Log {
+			compare, has = l.Compare, true
+			for _, t := range work.Covers {
+				has = has && slices.Contains(l.Tables, t)
+			}
+		}
+	}
+	return has && compare(was.Head, is.Oldest) >= 0
+}
+
 func (h *hub) retain(m *moment) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,6 +147,9 @@ func (h *hub) release(m *moment) {
 		m.view.Close()
 		if h.cur == m {
 			h.cur = nil
+		}
+		if h.base == m {
+			h.base = nil
 		}
 	}
 }

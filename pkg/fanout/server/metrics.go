@@ -11,11 +11,13 @@ import "github.com/prometheus/client_golang/prometheus"
 //	tributary_fanout_snapshots_total       baselines begun for readers
 //	tributary_fanout_state_deltas_total    readers caught up by what the state holds
 //	tributary_fanout_snapshot_rows_total   rows and tombstones sent in them
+//	tributary_fanout_snapshot_scans        frames of baselines being read from the store
+//	tributary_fanout_snapshot_queue        readers that wait for their turn at that
 //	tributary_fanout_gaps_total            readers told that their cursor is gone
 //	tributary_fanout_deferred_total        sessions told to come back later, for there were too many at once
 //	tributary_fanout_faults_total          sessions ended by an error, by its code
 type metrics struct {
-	sessions                                                        prometheus.Gauge
+	sessions, scanning, queued                                      prometheus.Gauge
 	bytes, frames, control, snapshots, deltas, rows, gaps, deferred prometheus.Counter
 	faults                                                          *prometheus.CounterVec
 }
@@ -24,8 +26,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tributary", Subsystem: "fanout", Name: name, Help: help})
 	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tributary", Subsystem: "fanout", Name: name, Help: help})
+	}
 	m := &metrics{
-		sessions:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tributary", Subsystem: "fanout", Name: "sessions", Help: "Readers connected."}),
+		sessions:  gauge("sessions", "Readers connected."),
+		scanning:  gauge("snapshot_scans", "Frames of baselines being read from the store for readers."),
+		queued:    gauge("snapshot_queue", "Readers that wait for their turn to be read the next frame of a baseline."),
 		bytes:     counter("sent_bytes_total", "Bytes of batches and snapshot rows sent to readers."),
 		frames:    counter("sent_frames_total", "Batches and frames of snapshot rows sent to readers."),
 		control:   counter("control_frames_total", "Control frames sent to readers."),
@@ -39,7 +46,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"code"}),
 	}
 	if r != nil {
-		r.MustRegister(m.sessions, m.bytes, m.frames, m.control, m.snapshots, m.deltas, m.rows, m.gaps, m.deferred, m.faults)
+		r.MustRegister(m.sessions, m.scanning, m.queued, m.bytes, m.frames, m.control, m.snapshots, m.deltas, m.rows, m.gaps, m.deferred, m.faults)
 	}
 	return m
 }

@@ -6,6 +6,10 @@
 // own session only. What a session reads of the store at a commit, and what a
 // block looks like through a filter, is worked out once and shared by all.
 //
+// Baselines are read from the store in turns, one frame each, a few at a time:
+// readers that all come back at once wait for one another, and cost the rest
+// nothing. Those that begin within a second share a view.
+//
 // Limits: a snapshot keeps a view of the store open while it is sent, so one
 // whose reader takes nothing for StallTimeout is given up.
 package server
@@ -16,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -57,6 +62,9 @@ type Config struct {
 	AdmitRate int
 	// StallTimeout is how long a snapshot waits for its reader; 0: 30 s.
 	StallTimeout time.Duration
+	// MaxScans is how many frames of baselines are read from the store at once; the
+	// readers take turns. 0: half of GOMAXPROCS, and at least 2.
+	MaxScans int
 	// Scopes are what the node's sources read, by their names, where that is not
 	// everything.
 	Scopes map[string]*scope.Scope
@@ -70,6 +78,7 @@ type Server struct {
 	wirepb.UnimplementedReplicationServer
 	cfg     Config
 	hub     *hub
+	turns   turns
 	metrics *metrics
 	grpc    *grpc.Server
 	health  *health.Server
@@ -101,10 +110,14 @@ func New(cfg Config) *Server {
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = 30 * time.Second
 	}
+	if cfg.MaxScans == 0 {
+		cfg.MaxScans = max(2, runtime.GOMAXPROCS(0)/2)
+	}
 	s := &Server{
 		cfg: cfg, hub: newHub(cfg.Host, cfg.Scopes), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
 		sessions: map[*serving]struct{}{}, peers: map[string]int{}, gate: gate{rate: float64(cfg.AdmitRate)}, drain: make(chan struct{}), idle: make(chan struct{}),
 	}
+	s.turns = turns{metrics: s.metrics, free: cfg.MaxScans}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.NewCodec()),
 		grpc.MaxRecvMsgSize(1 << 20), // readers send control frames only

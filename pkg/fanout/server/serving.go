@@ -29,6 +29,7 @@ type serving struct {
 	since    time.Time
 	inbox    chan *wirepb.Frame
 	wake     chan uint32 // channels whose snapshot has expired
+	turn     *turn       // of the sending goroutine: asked for; nil if not
 
 	mu        sync.Mutex // of the machine; never held while sending
 	writer    *session.Writer
@@ -112,6 +113,7 @@ func (v *serving) receive(ctx context.Context, cancel context.CancelCauseFunc) {
 func (v *serving) run(ctx context.Context) error {
 	tick := time.NewTicker(session.HeadEvery)
 	defer tick.Stop()
+	defer v.yield()
 	drain := v.srv.drain
 	var changed <-chan struct{} // at the node, since the last look
 	for look := true; ; {
@@ -140,8 +142,15 @@ func (v *serving) run(ctx context.Context) error {
 			}
 			continue
 		}
+		var come <-chan struct{}
+		if v.turn != nil {
+			come = v.turn.come
+		}
 		select {
 		case <-changed:
+			look = true
+			continue
+		case <-come:
 			look = true
 			continue
 		case f := <-v.inbox:
@@ -170,9 +179,17 @@ func (v *serving) run(ctx context.Context) error {
 
 func (v *serving) tick() []session.Output { return v.writer.Tick(time.Now()) }
 
+// yield gives the turn back, if one was asked for.
+func (v *serving) yield() {
+	if v.turn != nil {
+		v.srv.turns.done(v.turn)
+		v.turn = nil
+	}
+}
+
 // pull does one piece of work at a moment, and releases it before anything is
-// sent: a reader that blocks must not keep a view open. more is false if there
-// was nothing to do.
+// sent: a reader that blocks must not keep a view open, nor a turn. more is false
+// if there was nothing to do, or it has to wait for its turn.
 func (v *serving) pull(m *moment) (more bool, err error) {
 	v.mu.Lock()
 	var out []session.Output
@@ -182,10 +199,23 @@ func (v *serving) pull(m *moment) (more bool, err error) {
 	}
 	if more = len(out) > 0; !more { // a snapshot may have to be abandoned before the next work
 		var work session.Work
-		if work, more = v.writer.Next(); more && work.Snapshot {
-			out = v.scan(m, work)
-		} else if more {
+		work, more = v.writer.Next()
+		switch {
+		case more && work.Snapshot:
+			if v.turn == nil {
+				v.turn = v.srv.turns.ask()
+			}
+			if more = v.turn.has(); more {
+				out = v.scan(m, work)
+				v.yield()
+			} else {
+				v.patient(work.Channel)
+			}
+		case more:
 			out = v.read(m, work)
+			fallthrough
+		default:
+			v.yield()
 		}
 	}
 	v.mu.Unlock()
@@ -227,6 +257,10 @@ func (v *serving) do(step func() []session.Output) error {
 
 func (v *serving) send(out []session.Output) error {
 	host, m := v.srv.cfg.Host, v.srv.metrics
+	if v.turn != nil && len(out) > 0 {
+		v.srv.turns.leave(v.turn)
+		defer v.srv.turns.back(v.turn)
+	}
 	for _, o := range out {
 		switch {
 		case o.Shared != nil:

@@ -31,7 +31,6 @@ type snapshot struct {
 	narrow bool        // the lens hides rows or columns, not only tables
 	table  int         // being sent
 	from   []byte      // next key
-	enc    engine.RecordEncoder
 	timer  *time.Timer
 
 	mu sync.Mutex
@@ -66,6 +65,14 @@ func (v *serving) close() {
 	}
 }
 
+// patient holds the time of a snapshot that waits for the server, and not for its
+// reader. v.mu is held.
+func (v *serving) patient(channel uint32) {
+	if s := v.snapshots[channel]; s != nil {
+		s.timer.Stop()
+	}
+}
+
 // scan reads the next frame of a baseline. v.mu is held.
 func (v *serving) scan(m *moment, work session.Work) []session.Output {
 	s := v.snapshots[work.Channel]
@@ -78,6 +85,7 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 	if s.m == nil {
 		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_STALLED, errStalled)
 	}
+	var enc engine.RecordEncoder // not kept: nothing is held for a reader between its turns
 	for s.table < len(s.tables) {
 		full := false
 		limit := min(maxRows, work.MaxSize)
@@ -95,12 +103,12 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 			if s.lens != nil && (!s.lens.Record(&seen) || seen.Deleted && !r.Deleted && s.since == 0) {
 				return true
 			}
-			if n := s.enc.Len(); n > 0 && n+len(seen.Key)+len(seen.Row) > limit {
+			if n := enc.Len(); n > 0 && n+len(seen.Key)+len(seen.Row) > limit {
 				full = true
 				s.from = append(s.from[:0], r.Key...)
 				return false
 			}
-			s.enc.Append(&seen)
+			enc.Append(&seen)
 			return true
 		})
 		if err != nil {
@@ -110,11 +118,11 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 		if !full {
 			s.table, s.from = s.table+1, nil
 		}
-		if n := s.enc.Records(); n == 0 && full {
+		if n := enc.Records(); n == 0 && full {
 			return nil // what has come in meanwhile goes first
 		} else if n > 0 {
 			v.srv.metrics.rows.Add(float64(n))
-			return v.writer.SnapshotRows(work.Channel, table, n, s.enc.Take())
+			return v.writer.SnapshotRows(work.Channel, table, n, enc.Take())
 		}
 	}
 	delete(v.snapshots, work.Channel)
@@ -136,6 +144,8 @@ func (s *snapshot) has(r *engine.Record) bool {
 // openSnapshot keeps the moment for a baseline, and finds the schemas of other
 // logs (such as earlier epochs) that its rows are stamped with.
 func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
+	m = v.srv.hub.baseline(m, work)
+	defer v.srv.hub.release(m)
 	info, ok := m.view.Log(work.Log)
 	if !ok {
 		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_UNKNOWN_LOG, engine.ErrUnknownLog)
