@@ -94,6 +94,17 @@ func (s *source) restore() {
 	if getMeta(v, metaSource+s.name, &saved) {
 		s.own, s.info.History = LogID{saved.Origin, saved.Epoch}, saved.History
 	}
+	s.restoreLogs()
+}
+
+// restoreLogs brings back the logs that the store has of a source. A source that
+// carries may put what it remembers into the store until its Init returns.
+func (s *source) restoreLogs() {
+	e := s.engine
+	v := e.store.View()
+	defer v.Close()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	v.ScanMeta(metaLog, func(key string, value []byte) bool {
 		var l savedLog
 		if err := json.Unmarshal(value, &l); err != nil {
@@ -101,7 +112,7 @@ func (s *source) restore() {
 			return true
 		}
 		id := LogID{l.Origin, l.Epoch}
-		if _, ok := v.Log(id); ok && l.Source == s.name {
+		if _, ok := v.Log(id); ok && l.Source == s.name && e.logs[id] == nil {
 			e.logs[id] = &logState{compare: s.sync.ComparePositions, path: l.Path, tables: l.Tables, source: s}
 			logs = append(logs, id)
 		}

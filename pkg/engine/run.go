@@ -121,6 +121,8 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 	s.mu.Unlock()
 	if info.Mints {
 		s.openLog(sameHistory)
+	} else {
+		s.restoreLogs()
 	}
 	cursors := s.cursors()
 	if *baseline || len(cursors) == 0 || !s.sync.SupportsResume() {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 
@@ -24,6 +25,7 @@ type Client struct {
 	watched *watchedStore
 	end     context.CancelFunc
 	done    sync.WaitGroup
+	file    *keptFile // nil: none
 
 	mu  sync.Mutex
 	err error // why the engine ended
@@ -67,6 +69,17 @@ func WithToken(token credentials.PerRPCCredentials) Option {
 // WithLogger sets where the client logs; by default slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l } }
 
+// WithSnapshotFile keeps what the client has in a file, for a quick start: New
+// reads it, and the client goes on from there if an upstream still has what it is
+// of. A file that is damaged, of other tables or of another topology is ignored,
+// and the log says why. It is written by Close, and every minute in which
+// something has changed. Each client needs a file of its own.
+func WithSnapshotFile(path string) Option { return func(c *Config) { c.snapshotFile = path } }
+
+// WithSnapshotEvery sets how often the snapshot file is written while the client
+// runs; by default every minute.
+func WithSnapshotEvery(d time.Duration) Option { return func(c *Config) { c.snapshotEvery = d } }
+
 // New starts a client. Close it.
 func New(opts ...Option) (*Client, error) {
 	cfg := Config{Name: "client"}
@@ -82,9 +95,19 @@ func New(opts ...Option) (*Client, error) {
 	}
 	c := &Client{source: source, watched: watch(store.NewMemory(store.MemoryOptions{JournalBytes: 1 << 20}))}
 	c.engine = engine.New(engine.Options{NodeID: cfg.NodeID, Store: c.watched, Logger: cfg.Logger})
-	c.engine.AddSource("upstream", singly{source}, engine.Keep{})
+	if cfg.snapshotFile != "" {
+		c.file = keepFile(source.cfg, c.watched)
+	}
+	c.engine.AddSource("upstream", singly{source, c.file}, engine.Keep{})
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
+	if c.file != nil {
+		c.done.Add(1)
+		go func() {
+			defer c.done.Done()
+			c.file.run(ctx)
+		}()
+	}
 	c.done.Add(1)
 	go func() {
 		defer c.done.Done()
@@ -96,10 +119,13 @@ func New(opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Close ends the client and waits for it.
+// Close ends the client and waits for it. With a snapshot file it writes it.
 func (c *Client) Close() {
 	c.end()
 	c.done.Wait()
+	if c.file != nil {
+		c.file.close()
+	}
 	_ = c.watched.Store.Close()
 }
 
@@ -211,8 +237,20 @@ func keep(r *engine.Record) *engine.Record {
 }
 
 // singly delivers one transaction at a time, so that each change can be told
-// with the position of its own.
-type singly struct{ *Source }
+// with the position of its own. Once connected, it first takes in the snapshot
+// file if there is one.
+type singly struct {
+	*Source
+	file *keptFile
+}
+
+func (s singly) Init(ctx context.Context, env engine.Env) (engine.Info, error) {
+	info, err := s.Source.Init(ctx, env)
+	if err == nil && s.file != nil {
+		err = s.file.takeIn(ctx, s.offered())
+	}
+	return info, err
+}
 
 func (s singly) Stream(ctx context.Context, from engine.Cursors, sink engine.Sink) error {
 	return s.Source.Stream(ctx, from, oneByOne{sink})

@@ -55,6 +55,9 @@ type Config struct {
 	Now     func() time.Time
 	// Patience is how long Open tries before it says why it cannot; default 10 s.
 	Patience time.Duration
+
+	snapshotFile  string // of a Client
+	snapshotEvery time.Duration
 }
 
 // window bounds of one log, within Buffer.
@@ -232,6 +235,21 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: fmt.Errorf("no upstream has answered: %w", err)}
 	}
 	return nil, why
+}
+
+// offered returns the logs that the upstream offers to the reader; nil while there
+// is no upstream.
+func (r *Reader) offered() map[engine.LogID]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.link == nil || !r.link.machine.Complete() {
+		return nil
+	}
+	all := map[engine.LogID]bool{}
+	for _, o := range r.link.machine.Offers() {
+		all[o.Log] = o.Wanted()
+	}
+	return all
 }
 
 // hopeless reports whether every upstream has failed in a way that time alone
