@@ -89,7 +89,6 @@ func (s *source) restore() {
 	e := s.engine
 	v := e.store.View()
 	defer v.Close()
-	var logs []LogID
 	var saved savedSource
 	if getMeta(v, metaSource+s.name, &saved) {
 		s.own, s.info.History = LogID{saved.Origin, saved.Epoch}, saved.History
@@ -103,8 +102,8 @@ func (s *source) restoreLogs() {
 	e := s.engine
 	v := e.store.View()
 	defer v.Close()
+	var logs []LogID
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	v.ScanMeta(metaLog, func(key string, value []byte) bool {
 		var l savedLog
 		if err := json.Unmarshal(value, &l); err != nil {
@@ -118,6 +117,7 @@ func (s *source) restoreLogs() {
 		}
 		return true
 	})
+	e.mu.Unlock()
 	if err := s.order(logs); err != nil {
 		e.log.Warn("logs cannot be read until their source delivers", "source", s.name, "error", err)
 	}
