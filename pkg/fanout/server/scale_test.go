@@ -215,7 +215,7 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T, n *node) *crowd {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return &crowd{t, n, ctx}
 }
