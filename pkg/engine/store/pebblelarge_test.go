@@ -16,7 +16,8 @@ import (
 // whole. It is not parallel, since it looks at the heap.
 func TestPebbleLargeTable(t *testing.T) {
 	long(t)
-	const rows, size, limit = 60_000, 1000, 48 << 20
+	const rows, size, limit = 120_000, 1000, 40 << 20
+	defer debug.SetGCPercent(debug.SetGCPercent(20)) // what is looked at is what is in use, and little garbage
 	p, err := OpenPebble(PebbleOptions{
 		Dir: t.TempDir(), BlockCacheBytes: 4 << 20, MemTableBytes: 2 << 20, TxBytes: 1 << 20, CacheBytes: 1 << 20, JournalBytes: 8 << 20,
 	})
