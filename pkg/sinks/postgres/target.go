@@ -194,18 +194,7 @@ func (t *Target) query(ctx context.Context, sql string, args ...string) ([][]str
 		}
 		results = []*pgconn.Result{r}
 	}
-	if len(results) == 0 {
-		return nil, nil
-	}
-	last := results[len(results)-1]
-	rows := make([][]string, len(last.Rows))
-	for i, r := range last.Rows {
-		rows[i] = make([]string, len(r))
-		for j, v := range r {
-			rows[i][j] = string(v)
-		}
-	}
-	return rows, nil
+	return pgsession.Text(results...), nil
 }
 
 // where says which server an error is of.

@@ -121,18 +121,7 @@ func (c *conn) query(ctx context.Context, sql string) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(results) == 0 {
-		return nil, nil
-	}
-	last := results[len(results)-1]
-	rows := make([][]string, len(last.Rows))
-	for i, r := range last.Rows {
-		rows[i] = make([]string, len(r))
-		for j, v := range r {
-			rows[i][j] = string(v)
-		}
-	}
-	return rows, nil
+	return pgsession.Text(results...), nil
 }
 
 // params is query with parameters, on a connection that is not for replication.
@@ -145,14 +134,7 @@ func (c *conn) params(ctx context.Context, sql string, args ...string) ([][]stri
 	if r.Err != nil {
 		return nil, r.Err
 	}
-	rows := make([][]string, len(r.Rows))
-	for i, row := range r.Rows {
-		rows[i] = make([]string, len(row))
-		for j, v := range row {
-			rows[i][j] = string(v)
-		}
-	}
-	return rows, nil
+	return pgsession.Text(r), nil
 }
 
 // setting returns a server setting.
