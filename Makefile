@@ -44,8 +44,20 @@ test-integration: ## All tests of the packages, with real PostgreSQL servers and
 test-e2e: ## The topology on a real cluster: E2E_KUBECONFIG's, kind's, or one made here
 	@hack/test e2e
 
+SIM ?= 10m
+.PHONY: sim
+sim: ## Simulated meshes and relay trees, thousands of seeds: SIM says for how long, SIM_FIRST from which seed on
+	@go test ./test/sim -run 'TestSim$$|TestTree$$' -count=1 -v -timeout 0 -sim.seeds 1000000000 -sim.time $(SIM) -sim.first $(or $(SIM_FIRST),1)
+
+SIM_LEAVES ?= 10000
+SIM_BRANCHES ?= 100
+SIM_MINUTES ?= 60
+.PHONY: sim-large
+sim-large: ## One large relay tree: SIM_LEAVES leaves under SIM_BRANCHES branches of two for SIM_MINUTES simulated minutes
+	@GOGC=300 go test ./test/sim -run 'TestLarge$$' -count=1 -v -timeout 0 -sim.leaves $(SIM_LEAVES) -sim.branches $(SIM_BRANCHES) -sim.minutes $(SIM_MINUTES)
+
 .PHONY: nightly
-nightly: ## The long runs: ten minutes of random workload, the PostgreSQL tests on every version, the benchmark
+nightly: ## The long runs: ten minutes of random workload, the large relay tree, the PostgreSQL tests on every version, the benchmark
 	@hack/test nightly
 
 .PHONY: lint

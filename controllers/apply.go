@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,7 +31,7 @@ type applier struct {
 }
 
 // ensure brings one object to what is desired.
-func (a *applier) ensure(ctx context.Context, owner *v1alpha1.ReplicationNode, desired *unstructured.Unstructured) error {
+func (a *applier) ensure(ctx context.Context, owner client.Object, desired *unstructured.Unstructured) error {
 	typed, err := a.Scheme().New(desired.GroupVersionKind())
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (a *applier) ensure(ctx context.Context, owner *v1alpha1.ReplicationNode, d
 
 // checkOwner looks past the cache for an object that the cache does not hold:
 // it may be someone else's, who would lose it.
-func (a *applier) checkOwner(ctx context.Context, owner *v1alpha1.ReplicationNode, desired *unstructured.Unstructured) error {
+func (a *applier) checkOwner(ctx context.Context, owner client.Object, desired *unstructured.Unstructured) error {
 	meta := &metav1.PartialObjectMetadata{}
 	meta.SetGroupVersionKind(desired.GroupVersionKind())
 	err := a.live.Get(ctx, client.ObjectKeyFromObject(desired), meta)
@@ -86,7 +87,7 @@ func notOurs(u *unstructured.Unstructured) error {
 }
 
 // removeOther deletes the workload of the kind that the node no longer is.
-func (a *applier) removeOther(ctx context.Context, owner *v1alpha1.ReplicationNode, single bool) error {
+func (a *applier) removeOther(ctx context.Context, owner client.Object, single bool) error {
 	var other client.Object = &appsv1.StatefulSet{}
 	if single {
 		other = &appsv1.Deployment{}
@@ -129,5 +130,28 @@ func applyStatus(ctx context.Context, c client.Client, kind string, o client.Obj
 		return client.IgnoreNotFound(err)
 	}
 	statusWrites.WithLabelValues(kind).Inc()
+	return nil
+}
+
+// obstacle is why an object could not be applied, where a person must act.
+type obstacle struct {
+	conflict string // it is another's
+	invalid  string // the API refuses it
+}
+
+func (o *obstacle) stands() bool { return o.conflict != "" || o.invalid != "" }
+
+// settle keeps an error that a person must mend, and returns any other. owner is the
+// kind of what owns the object, in a word.
+func (o *obstacle) settle(owner string, err error) error {
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the object goes with it
+	case errors.Is(err, errNotOurs):
+		o.conflict = fmt.Sprintf("T%s: rename the %s, or delete the object.", err.Error()[1:], owner)
+	case apierrors.IsInvalid(err):
+		o.invalid = fmt.Sprintf("The API refuses what the spec asks for: %v", err)
+	default:
+		return err
+	}
 	return nil
 }

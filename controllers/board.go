@@ -22,8 +22,10 @@ type board struct {
 	mu       sync.Mutex
 	plan     topology.Plan
 	observed map[topology.Key]*observed // nil until all nodes have been asked once
+	members  map[topology.Key]*heardMember
+	relays   map[topology.Key]*heardRelay
 
-	topology, nodes, postgresSources, fanoutSources wake
+	topology, nodes, postgresSources, fanoutSources, archiveSources, exports, meshes, trees wake
 }
 
 // wake holds the queue of a controller, once it has started.
@@ -67,6 +69,10 @@ func (b *board) setPlan(p topology.Plan) {
 	wakeChanged(&b.nodes, old.Nodes, p.Nodes)
 	wakeChanged(&b.postgresSources, old.PostgresSources, p.PostgresSources)
 	wakeChanged(&b.fanoutSources, old.FanoutSources, p.FanoutSources)
+	wakeChanged(&b.archiveSources, old.ArchiveSources, p.ArchiveSources)
+	wakeChanged(&b.exports, old.Exports, p.Exports)
+	wakeChanged(&b.meshes, old.Meshes, p.Meshes)
+	wakeChanged(&b.trees, old.Trees, p.Trees)
 }
 
 func wakeChanged[T any](w *wake, old, now map[topology.Key]*T) {
@@ -82,6 +88,13 @@ func (b *board) node(k topology.Key) *topology.Node {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.plan.Nodes[k]
+}
+
+// ahead returns whom a node's rollout waits for.
+func (b *board) ahead(k topology.Key) topology.Ahead {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.Ahead(k)
 }
 
 // heard returns what was last heard of a node; false before all nodes have been
@@ -102,6 +115,112 @@ func (b *board) fanoutSource(k topology.Key) *topology.SourcePlan {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.plan.FanoutSources[k]
+}
+
+func (b *board) archiveSource(k topology.Key) *topology.SourcePlan {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.ArchiveSources[k]
+}
+
+func (b *board) export(k topology.Key) *topology.Export {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.Exports[k]
+}
+
+func (b *board) mesh(k topology.Key) *topology.Mesh {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.Meshes[k]
+}
+
+// membersHeard returns what was last heard of the members of a mesh; false before
+// all nodes have been asked once.
+func (b *board) membersHeard(m *topology.Mesh) (map[topology.Key]*heardMember, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[topology.Key]*heardMember{}
+	for _, member := range m.Members {
+		if h := b.members[member.Node]; h != nil {
+			out[member.Node] = h
+		}
+	}
+	return out, b.observed != nil
+}
+
+// setMembers leaves what was heard of members of meshes, and wakes the meshes of
+// which something else was heard than before.
+func (b *board) setMembers(now map[topology.Key]*heardMember) {
+	b.mu.Lock()
+	old := b.members
+	b.members = now
+	var changed []topology.Key
+	for k, m := range b.plan.Meshes {
+		if old == nil || slices.ContainsFunc(m.Members, func(m topology.MeshMember) bool { return !reflect.DeepEqual(old[m.Node], now[m.Node]) }) {
+			changed = append(changed, k)
+		}
+	}
+	b.mu.Unlock()
+	for _, k := range changed {
+		b.meshes.up(k)
+	}
+}
+
+func (b *board) tree(k topology.Key) *topology.Tree {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.Trees[k]
+}
+
+// treeHeard returns what was last heard of the nodes and the leaves of a tree; false
+// before all nodes have been asked once.
+func (b *board) treeHeard(t *topology.Tree) (map[topology.Key]*heardRelay, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[topology.Key]*heardRelay{}
+	for _, k := range t.All() {
+		if h := b.relays[k]; h != nil {
+			out[k] = h
+		}
+	}
+	return out, b.observed != nil
+}
+
+// relayReports are what the plan needs of what relays say.
+func (b *board) relayReports() map[topology.Key]topology.RelayReport {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[topology.Key]topology.RelayReport{}
+	for k, h := range b.relays {
+		if h.relay {
+			out[k] = h.report
+		}
+	}
+	return out
+}
+
+// setRelays leaves what was heard of trees, and wakes those of which something else was
+// heard than before; and the planner, while something moves in one of them.
+func (b *board) setRelays(now map[topology.Key]*heardRelay) {
+	b.mu.Lock()
+	old := b.relays
+	b.relays = now
+	var changed []topology.Key
+	moving := false
+	for k, t := range b.plan.Trees {
+		if old == nil || slices.ContainsFunc(t.All(), func(n topology.Key) bool { return !reflect.DeepEqual(old[n], now[n]) }) {
+			changed = append(changed, k)
+			moving = moving || t.Moving
+		}
+	}
+	b.mu.Unlock()
+	if moving {
+		b.topology.up(topologyRequest.NamespacedName)
+	}
+	for _, k := range changed {
+		b.trees.up(k)
+	}
 }
 
 // setObserved leaves what was heard of nodes. It wakes those of which something
@@ -140,6 +259,21 @@ func (b *board) setObserved(now map[topology.Key]*observed) {
 	for _, k := range b.sourcesHeldBy(changed) {
 		b.postgresSources.up(k)
 	}
+	for _, k := range b.exportsBy(changed) {
+		b.exports.up(k)
+	}
+}
+
+// exportsBy are the exports that some nodes run, and end.
+func (b *board) exportsBy(nodes map[topology.Key]bool) (out []topology.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, e := range b.plan.Exports {
+		if e.Node != nil && nodes[e.Node.Key] {
+			out = append(out, k)
+		}
+	}
+	return out
 }
 
 // sourcesHeldBy are the PostgresSources whose slots some nodes hold.

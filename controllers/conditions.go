@@ -42,10 +42,13 @@ func (c conditions) get(kind string) metav1.Condition {
 
 // needsPerson are the reasons that nothing but a person's change ends.
 var needsPerson = []string{
-	v1alpha1.ReasonInvalid, v1alpha1.ReasonNotPermitted, v1alpha1.ReasonSlotConflict,
+	v1alpha1.ReasonInvalid, v1alpha1.ReasonNotPermitted, v1alpha1.ReasonTLSMismatch, v1alpha1.ReasonSlotConflict,
+	v1alpha1.ReasonArchiveConflict, v1alpha1.ReasonArchiveTableMismatch, v1alpha1.ReasonExportFailed,
+	v1alpha1.ReasonArchiveFull, v1alpha1.ReasonArchiveFenced, v1alpha1.ReasonArchiveFailed,
+	v1alpha1.ReasonMeshConflict, v1alpha1.ReasonMeshDivided, v1alpha1.ReasonTreeConflict, v1alpha1.ReasonLeafUnfit, v1alpha1.ReasonLogFull,
 	v1alpha1.ReasonLoopDetected, v1alpha1.ReasonMaxDepthExceeded, v1alpha1.ReasonObjectConflict,
-	v1alpha1.ReasonAuthenticationFailed, v1alpha1.ReasonPreflightFailed, v1alpha1.ReasonTableNotFound, v1alpha1.ReasonNoReplicaIdentity,
-	v1alpha1.ReasonSinkHeld, v1alpha1.ReasonDiskFull, v1alpha1.ReasonStoreFailed,
+	v1alpha1.ReasonAuthenticationFailed, v1alpha1.ReasonPreflightFailed, v1alpha1.ReasonTableNotFound, v1alpha1.ReasonPermissionDenied, v1alpha1.ReasonNoReplicaIdentity,
+	v1alpha1.ReasonSinkHeld, v1alpha1.ReasonSinkSuperseded, v1alpha1.ReasonDiskFull, v1alpha1.ReasonStoreFailed,
 }
 
 // summarize sets Ready to the first condition of kinds that does not hold, and
@@ -65,7 +68,7 @@ func (c conditions) summarize(moving string, kinds ...string) {
 	stalled := ready.Status == metav1.ConditionFalse && slices.Contains(needsPerson, ready.Reason)
 	reconciling := ready.Status != metav1.ConditionTrue && !stalled && ready.Reason != v1alpha1.ReasonSuspended
 	if ready.Status == metav1.ConditionTrue && moving != "" {
-		reconciling, ready.Reason, ready.Message = true, moving, "The pods are being replaced."
+		reconciling, ready.Reason, ready.Message = true, moving, c.get(v1alpha1.ConditionWorkloadAvailable).Message
 	}
 	c.onlyWhileTrue(v1alpha1.ConditionStalled, stalled, ready)
 	c.onlyWhileTrue(v1alpha1.ConditionReconciling, reconciling, ready)
@@ -81,13 +84,22 @@ func (c conditions) onlyWhileTrue(kind string, holds bool, as metav1.Condition) 
 
 // tell makes an event if Ready has changed.
 func tell(recorder events.EventRecorder, o runtime.Object, before, after []metav1.Condition) {
-	now := meta.FindStatusCondition(after, v1alpha1.ConditionReady)
-	was := meta.FindStatusCondition(before, v1alpha1.ConditionReady)
+	tellOf(recorder, o, v1alpha1.ConditionReady, before, after)
+}
+
+// tellOf makes an event if a condition has changed, unless Ready has for the same
+// reason.
+func tellOf(recorder events.EventRecorder, o runtime.Object, of string, before, after []metav1.Condition) {
+	now := meta.FindStatusCondition(after, of)
+	was := meta.FindStatusCondition(before, of)
+	if ready := meta.FindStatusCondition(after, v1alpha1.ConditionReady); of != v1alpha1.ConditionReady && now != nil && ready != nil && ready.Reason == now.Reason {
+		return
+	}
 	if now == nil || was != nil && was.Status == now.Status && was.Reason == now.Reason {
 		return
 	}
 	kind := corev1.EventTypeNormal
-	if meta.FindStatusCondition(after, v1alpha1.ConditionStalled) != nil {
+	if meta.FindStatusCondition(after, v1alpha1.ConditionStalled) != nil || of != v1alpha1.ConditionReady && now.Status == metav1.ConditionFalse && slices.Contains(needsPerson, now.Reason) {
 		kind = corev1.EventTypeWarning
 	}
 	recorder.Eventf(o, nil, kind, now.Reason, "Reconcile", "%s", limited(now.Message))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,6 +55,9 @@ func wantWiring(t *testing.T, ns, name string, parents ...string) {
 		w, err := wiring(ctx, ns, name)
 		if err != nil {
 			return err
+		}
+		if len(w.Sources) == 0 {
+			return fmt.Errorf("the wiring has no source yet")
 		}
 		var got []string
 		for _, c := range w.Sources[0].Candidates {
@@ -309,6 +314,61 @@ func TestKindOfWorkloadAndSuspend(t *testing.T) {
 	wantCondition(t, ns, "me", v1alpha1.ConditionWorkloadAvailable, metav1.ConditionFalse, v1alpha1.ReasonSuspended, "")
 }
 
+// An autoscaler sets scale to 4, and it is still 4 after ten reconciles; the selector of the
+// pods is published, which it counts by.
+func TestCaseK08(t *testing.T) {
+	ns := namespace(t)
+	apply(t, ns, login+rootNode("root")+below("a", "root"))
+	wantReplicas := func(want int32) {
+		t.Helper()
+		eventually(t, fmt.Sprint(want, " replicas"), func(ctx context.Context) error {
+			d, err := get[appsv1.Deployment](ctx, ns, "a")
+			if err == nil && *d.Spec.Replicas != want {
+				err = fmt.Errorf("%d", *d.Spec.Replicas)
+			}
+			return err
+		})
+	}
+	wantReplicas(1)
+	n, err := node(t.Context(), ns, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 4}}
+	if err := cl.SubResource("scale").Update(t.Context(), n, client.WithSubResourceBody(scale)); err != nil {
+		t.Fatal(err)
+	}
+	wantReplicas(4)
+	for i := range 10 {
+		if n, err = node(t.Context(), ns, "a"); err != nil {
+			t.Fatal(err)
+		}
+		before := n.DeepCopy()
+		n.Spec.PodTemplate = &v1alpha1.NodePodTemplate{Labels: map[string]string{"turn": fmt.Sprint(i)}}
+		if err := cl.Patch(t.Context(), n, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the reconcile", func(ctx context.Context) error {
+			d, err := get[appsv1.Deployment](ctx, ns, "a")
+			if err == nil && d.Spec.Template.Labels["turn"] != fmt.Sprint(i) {
+				err = fmt.Errorf("labels %v", d.Spec.Template.Labels)
+			}
+			return err
+		})
+		wantReplicas(4)
+	}
+	if n, err = node(t.Context(), ns, "a"); err != nil || *n.Spec.Replicas != 4 {
+		t.Errorf("the spec has %v replicas: %v", n.Spec.Replicas, err)
+	}
+	d, err := get[appsv1.Deployment](t.Context(), ns, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by, err := labels.Parse(n.Status.Selector); err != nil || by.Empty() || !by.Matches(labels.Set(d.Spec.Template.Labels)) {
+		t.Errorf("the selector is %q, of pods with %v: %v", n.Status.Selector, d.Spec.Template.Labels, err)
+	}
+}
+
 // Deleting a node removes it at once, whatever is wrong with it, and its name
 // can be used again.
 func TestDeletion(t *testing.T) {
@@ -402,7 +462,7 @@ func TestNodeStatus(t *testing.T) {
 	doc := nodeconfig.Statusz{Node: ns + "/a", Sources: []nodeconfig.SourceStatus{{
 		Name: "up", Kind: nodeconfig.KindFanout, State: nodeconfig.StateStreaming,
 		Parent: &nodeconfig.ParentStatus{ID: ns + "/root", Address: "10.0.0.1:7400", Since: time.Now(), Why: "initial"},
-	}}, Logs: []nodeconfig.LogStatus{{Origin: "pg-1", Epoch: "1", Source: "up", LagSeconds: 0.2, Path: []string{ns + "/a", ns + "/root"}}}}
+	}}, Logs: []nodeconfig.LogStatus{{Origin: "pg-1", Epoch: "1", Source: "up", LagKnown: true, LagSeconds: 0.2, Path: []string{ns + "/a", ns + "/root"}}}}
 	state <- doc
 	say := func(change func(d *nodeconfig.Statusz)) {
 		d := <-state
@@ -465,6 +525,24 @@ func TestNodeStatus(t *testing.T) {
 	})
 	wantWiring(t, ns, "b", "root")
 	wantCondition(t, ns, "b", v1alpha1.ConditionAcyclic, metav1.ConditionTrue, v1alpha1.ReasonConditionalLoop, "a → b → a")
+
+	// A head that is not known is not caught up with.
+	say(func(d *nodeconfig.Statusz) { d.Logs[0].LagSeconds, d.Logs[0].LagKnown = 0, false })
+	wantCondition(t, ns, "a", v1alpha1.ConditionCaughtUp, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, "nothing is heard of that origin")
+
+	// What is over before a condition could show it is an event.
+	say(func(d *nodeconfig.Statusz) {
+		d.Rebaselines, d.Sources[0].HistoryLost, d.Sources[0].LastCause = 1, 1, "peer b holds epoch 7"
+	})
+	wantEvent(t, ns, "HistoryLost", "Source up: others held more of its log than this node")
+	wantEvent(t, ns, "Rebaselined", "source up: peer b holds epoch 7")
+	eventually(t, "the counts", func(ctx context.Context) error {
+		n, err := node(ctx, ns, "a")
+		if err == nil && (n.Status.Rebaselines != 1 || n.Status.Sources[0].HistoryLost != 1) {
+			err = fmt.Errorf("%+v", n.Status)
+		}
+		return err
+	})
 
 	// What is wrong at the source is told with the node's own reason.
 	for reason, stalled := range map[string]bool{v1alpha1.ReasonNoHealthyParent: false, v1alpha1.ReasonTableNotFound: true} {
@@ -548,7 +626,7 @@ func TestCaseK14(t *testing.T) {
 		wantCondition(t, ns, fmt.Sprintf("n%d", i), v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "")
 	}
 	k := &kubelet{doc: func() nodeconfig.Statusz {
-		return nodeconfig.Statusz{Node: ns + "/n0", Sources: []nodeconfig.SourceStatus{{Name: "up", State: nodeconfig.StateStreaming}}, Logs: []nodeconfig.LogStatus{{Source: "up", LagSeconds: float64(time.Now().Nanosecond()) / 2e9}}}
+		return nodeconfig.Statusz{Node: ns + "/n0", Sources: []nodeconfig.SourceStatus{{Name: "up", State: nodeconfig.StateStreaming}}, Logs: []nodeconfig.LogStatus{{Source: "up", LagKnown: true, LagSeconds: float64(time.Now().Nanosecond()) / 2e9}}}
 	}}
 	k.run(t, ns, "n0", "127.0.7.2")
 	wantCondition(t, ns, "n0", v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "")

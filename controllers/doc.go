@@ -15,16 +15,16 @@
 // that must not outlive it, and is let go when the time for that is over.
 package controllers
 
-// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes;postgressources;fanoutsources,verbs=get;list;watch
-// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes,verbs=patch
-// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/status;postgressources/status;fanoutsources/status,verbs=get;patch
-// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/finalizers,verbs=update
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes;postgressources;fanoutsources;replicationmeshes;relaytrees;archivesources;archiveexports,verbs=get;list;watch
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes,verbs=create;patch;delete
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/status;postgressources/status;fanoutsources/status;replicationmeshes/status;relaytrees/status;archivesources/status;archiveexports/status,verbs=get;patch
+// +kubebuilder:rbac:groups=tributary.dev,resources=replicationnodes/finalizers;archiveexports/finalizers;relaytrees/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=deployments;statefulsets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services;configmaps;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=batch,resources=jobs;cronjobs,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

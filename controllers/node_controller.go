@@ -2,9 +2,8 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +30,7 @@ type nodeReconciler struct {
 	recorder events.EventRecorder
 	options  workload.Options
 	pace     pace
+	rollouts rollouts
 	// slotTimeout bounds how long slots are tried to be dropped.
 	slotTimeout time.Duration
 }
@@ -65,6 +64,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	var node v1alpha1.ReplicationNode
 	if err := r.Get(ctx, req.NamespacedName, &node); err != nil {
 		r.pace.forget(req.NamespacedName)
+		r.rollouts.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if node.DeletionTimestamp != nil {
@@ -88,6 +88,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if f.running, err = look(ctx, r.Client, &node); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.rollouts.ended(req.NamespacedName, f.running)
 	if node.Spec.Suspend {
 		if err := r.applier.stop(ctx, f.running); err != nil {
 			return reconcile.Result{}, err
@@ -111,61 +112,71 @@ func (r *nodeReconciler) apply(ctx context.Context, f *facts) error {
 		if err != nil {
 			return err
 		}
-		return f.settle(r.applier.ensure(ctx, f.node, wiring))
+		return f.settle("node", r.applier.ensure(ctx, f.node, wiring))
 	}
 	objects, err := workload.Build(f.node, f.plan, r.options)
 	if err != nil {
 		return err
 	}
 	f.objects = objects
+	if f.waits, err = r.turn(ctx, f); err != nil {
+		return err
+	}
 	for _, o := range objects.List {
-		if err := f.settle(r.applier.ensure(ctx, f.node, o)); err != nil || f.conflict != "" || f.invalid != "" {
+		if f.waits != "" && objects.Rolls(o) {
+			continue
+		}
+		if err := f.settle("node", r.applier.ensure(ctx, f.node, o)); err != nil || f.stands() {
 			return err
 		}
 	}
 	return r.applier.removeOther(ctx, f.node, f.plan.Single)
 }
 
-// settle keeps an error that a person must mend as a fact and returns any other.
-func (f *facts) settle(err error) error {
-	switch {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the node goes with it
-	case errors.Is(err, errNotOurs):
-		f.conflict = fmt.Sprintf("%s%s: rename the node, or delete the object.", "T", err.Error()[1:])
-	case apierrors.IsInvalid(err):
-		f.invalid = fmt.Sprintf("The API refuses what the spec asks for: %v", err)
-	default:
-		return err
-	}
-	return nil
-}
-
-// write writes status if it has changed; if nothing but lag has, at most every
-// lagEvery.
 func (r *nodeReconciler) write(ctx context.Context, f *facts) (result reconcile.Result, err error) {
 	switch {
 	case f.conflict != "":
 		result.RequeueAfter = conflictRecheck
+	case f.waits != "":
+		result.RequeueAfter = rolloutRecheck
 	case f.volume != nil && f.volume.refused:
 		result.RequeueAfter = expansionRecheck
 	}
 	status := f.status()
-	if sameStatus(status, f.node.Status) {
-		return result, nil
+	if written, again, err := putStatus(ctx, r.Client, &r.pace, "ReplicationNode", f.node, f.node.Status, status, withoutLag); !written {
+		if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
+			result.RequeueAfter = again
+		}
+		return result, err
 	}
-	key := client.ObjectKeyFromObject(f.node)
-	if wait := r.pace.wait(key); wait > 0 && sameStatus(withoutLag(status), withoutLag(f.node.Status)) {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	if err := applyStatus(ctx, r.Client, "ReplicationNode", f.node, &status); err != nil {
-		return reconcile.Result{}, err
-	}
-	r.pace.wrote(key)
 	tell(r.recorder, f.node, f.node.Status.Conditions, status.Conditions)
+	tellOf(r.recorder, f.node, v1alpha1.ConditionArchiveHealthy, f.node.Status.Conditions, status.Conditions)
 	if was := f.node.Status.Parent; was != "" && status.Parent != "" && was != status.Parent {
 		r.recorder.Eventf(f.node, nil, corev1.EventTypeNormal, "ParentChanged", "Reparent", "Reads from %s instead of %s.", status.Parent, was)
 	}
+	r.tellHistory(f, status)
 	return result, nil
+}
+
+// tellHistory makes events of what happens to a node's history and is over before a
+// condition could show it. Pods that are new count from nothing.
+func (r *nodeReconciler) tellHistory(f *facts, now v1alpha1.ReplicationNodeStatus) {
+	if f.observed == nil {
+		return
+	}
+	lost := map[string]int64{}
+	for _, s := range f.node.Status.Sources {
+		lost[s.Name] = s.HistoryLost
+	}
+	for _, s := range now.Sources {
+		if s.HistoryLost > lost[s.Name] {
+			r.recorder.Eventf(f.node, nil, corev1.EventTypeWarning, "HistoryLost", "TakeEpoch", "%s",
+				limited(fmt.Sprintf("Source %s: others held more of its log than this node, as after a restore from a backup. It has taken a new epoch, and overwrites nothing that is newer elsewhere. %s", s.Name, f.observed.causeOf(s.Name))))
+		}
+	}
+	if now.Rebaselines > f.node.Status.Rebaselines {
+		r.recorder.Eventf(f.node, nil, corev1.EventTypeNormal, "Rebaselined", "Baseline", "%s", limited(strings.TrimSpace("Tables were copied again. "+f.observed.cause)))
+	}
 }
 
 // withoutLag leaves out of a status what changes all the time.
@@ -173,7 +184,7 @@ func withoutLag(s v1alpha1.ReplicationNodeStatus) v1alpha1.ReplicationNodeStatus
 	s = *s.DeepCopy()
 	s.Lag = ""
 	for i := range s.Origins {
-		s.Origins[i].Lag = ""
+		s.Origins[i].Lag, s.Origins[i].LagChanges = "", nil
 	}
 	for i := range s.Sources {
 		s.Sources[i].RetainedWAL = nil
@@ -181,39 +192,12 @@ func withoutLag(s v1alpha1.ReplicationNodeStatus) v1alpha1.ReplicationNodeStatus
 	for i := range s.Sinks {
 		s.Sinks[i].DeadLetters = 0
 	}
+	for i := range s.Archives {
+		a := &s.Archives[i]
+		a.Lag, a.Replays, a.ArchiveProgress = "", 0, archiveWithoutProgress(a.ArchiveProgress)
+	}
 	if s.Storage != nil {
 		s.Storage.Used = nil
 	}
 	return s
-}
-
-// lagEvery is how often status is written for nothing but lag and the like.
-const lagEvery = 30 * time.Second
-
-// pace keeps when status was last written.
-type pace struct {
-	mu      sync.Mutex
-	written map[topology.Key]time.Time
-}
-
-// wait is how long to wait before status is written for nothing but lag.
-func (p *pace) wait(k topology.Key) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return lagEvery - time.Since(p.written[k])
-}
-
-func (p *pace) wrote(k topology.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.written == nil {
-		p.written = map[topology.Key]time.Time{}
-	}
-	p.written[k] = time.Now()
-}
-
-func (p *pace) forget(k topology.Key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.written, k)
 }

@@ -24,9 +24,12 @@ type observed struct {
 	origins     []v1alpha1.OriginStatus
 	lag         string
 	lagging     bool
+	unknown     string // origin of a log of which it is not known how far the node is behind
 	rebaselines int64
+	cause       string // of a re-baseline
 	loop        string // path of a log that came back, written out
 	sinks       []observedSink
+	archives    []observedArchive
 	store       nodeconfig.StoreStatus // of the pod that keeps one; Bytes rounded
 }
 
@@ -41,6 +44,8 @@ type observedSource struct {
 	parent            *v1alpha1.ParentStatus
 	retained          *resource.Quantity // WAL that the server keeps for the slot
 	well              map[string]bool    // candidates by id
+	historyLost       int64
+	cause             string // of its last baseline but the first
 }
 
 // parents is which node each source reads from.
@@ -59,6 +64,14 @@ func (o *observed) parents() map[string]topology.Key {
 	return out
 }
 
+// causeOf is why a source was last baselined again, or took a new epoch.
+func (o *observed) causeOf(source string) string {
+	if i := slices.IndexFunc(o.sources, func(s observedSource) bool { return s.name == source }); i >= 0 {
+		return o.sources[i].cause
+	}
+	return ""
+}
+
 const maxOrigins = 16
 
 // observe puts together what the pods of one node say, in the order of their
@@ -68,6 +81,7 @@ func observe(docs []*nodeconfig.Statusz) *observed {
 	var worst time.Duration
 	origins := map[string]*v1alpha1.OriginStatus{}
 	lags := map[string]time.Duration{}
+	unknown := map[string]bool{} // of one pod at least
 	for _, d := range docs {
 		o.rebaselines += d.Rebaselines
 		for _, s := range d.Sources {
@@ -81,13 +95,28 @@ func observe(docs []*nodeconfig.Statusz) *observed {
 			worst = max(worst, lag)
 			id := l.Origin + "@" + l.Epoch
 			if origins[id] == nil {
-				origins[id] = &v1alpha1.OriginStatus{Origin: l.Origin, Epoch: l.Epoch, Hops: int32(max(len(l.Path)-1, 0))}
+				origins[id] = &v1alpha1.OriginStatus{Origin: l.Origin, Epoch: l.Epoch, Hops: int32(max(len(l.Path)-1, 0)), LagChanges: new(int64)}
 			}
-			lags[id] = max(lags[id], lag)
-			origins[id].Lag = lagStep(lags[id])
+			s := origins[id]
+			if lags[id] = max(lags[id], lag); !l.LagKnown {
+				unknown[id] = true
+				o.unknown = cmp.Or(o.unknown, l.Origin)
+			}
+			if s.Lag = lagStep(lags[id]); unknown[id] {
+				s.Lag = ""
+			}
+			switch {
+			case l.LagChanges == nil:
+				s.LagChanges = nil
+			case s.LagChanges != nil:
+				*s.LagChanges = max(*s.LagChanges, int64(*l.LagChanges))
+			}
 		}
 		for _, s := range d.Sinks {
 			o.sinks = append(o.sinks, observedSink{s.Name, s.State, s.Message, int64(s.DeadLetters)})
+		}
+		for i := range d.Archives {
+			o.addArchive(&d.Archives[i])
 		}
 		if d.Store != nil {
 			o.store = *d.Store
@@ -115,6 +144,9 @@ func observe(docs []*nodeconfig.Statusz) *observed {
 	if len(origins) > 0 {
 		o.lag, o.lagging = lagStep(worst), worst >= laggingAfter
 	}
+	if o.unknown != "" {
+		o.lag = ""
+	}
 	return o
 }
 
@@ -123,7 +155,13 @@ var badness = map[string]int{
 }
 
 func (o *observed) addSource(s nodeconfig.SourceStatus) {
-	next := observedSource{name: s.Name, kind: s.Kind, state: s.State, reason: s.Reason, message: s.Message, well: map[string]bool{}}
+	next := observedSource{
+		name: s.Name, kind: s.Kind, state: s.State, reason: s.Reason, message: s.Message, well: map[string]bool{},
+		historyLost: int64(s.HistoryLost), cause: s.LastCause,
+	}
+	if next.cause != "" {
+		o.cause = fmt.Sprintf("source %s: %s", s.Name, next.cause)
+	}
 	if s.Parent != nil {
 		next.parent = &v1alpha1.ParentStatus{ID: s.Parent.ID, Address: s.Parent.Address, Why: s.Parent.Why}
 		if !s.Parent.Since.IsZero() {
@@ -137,12 +175,18 @@ func (o *observed) addSource(s nodeconfig.SourceStatus) {
 		next.well[c.ID] = c.Healthy
 	}
 	i := slices.IndexFunc(o.sources, func(p observedSource) bool { return p.name == s.Name })
-	switch {
-	case i < 0:
+	if i < 0 {
 		o.sources = append(o.sources, next)
-	case badness[s.State] > badness[o.sources[i].state]:
-		o.sources[i] = next
+		return
 	}
+	next.historyLost += o.sources[i].historyLost
+	next.cause = cmp.Or(next.cause, o.sources[i].cause)
+	if badness[s.State] <= badness[o.sources[i].state] { // the former is the one to show
+		was := o.sources[i]
+		was.historyLost, was.cause = next.historyLost, next.cause
+		next = was
+	}
+	o.sources[i] = next
 }
 
 // laggingAfter is the lag from which a node is not caught up.

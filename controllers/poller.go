@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tributary-dev/tributary/controllers/topology"
@@ -41,6 +43,15 @@ type report struct {
 	doc *nodeconfig.Statusz
 	at  time.Time
 }
+
+// asked selects the pods that are asked: those of nodes, and of exports.
+var asked = func() labels.Selector {
+	r, err := labels.NewRequirement(workload.LabelName, selection.In, []string{workload.NodeName, workload.ExportName})
+	if err != nil {
+		panic(err) // it is the same each time
+	}
+	return labels.NewSelector().Add(*r)
+}()
 
 const (
 	pollTimeout = 2 * time.Second
@@ -79,7 +90,7 @@ func (p *poller) Start(ctx context.Context) error {
 
 func (p *poller) poll(ctx context.Context) error {
 	var pods corev1.PodList
-	if err := p.reader.List(ctx, &pods, client.MatchingLabels{workload.LabelName: workload.NodeName}); err != nil {
+	if err := p.reader.List(ctx, &pods, client.MatchingLabelsSelector{Selector: asked}); err != nil {
 		return fmt.Errorf("cannot list the pods of nodes: %w", err)
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
@@ -91,7 +102,10 @@ func (p *poller) poll(ctx context.Context) error {
 		}
 	}
 	_ = g.Wait() // ask returns no errors: a pod that does not answer is no fault here
-	p.board.setObserved(p.collect(pods.Items, time.Now()))
+	h := p.collect(pods.Items, time.Now())
+	p.board.setObserved(h.nodes)
+	p.board.setMembers(h.members)
+	p.board.setRelays(h.relays)
 	return nil
 }
 
@@ -136,9 +150,16 @@ func (p *poller) get(ctx context.Context, pod *corev1.Pod) (*nodeconfig.Statusz,
 	return doc, nil
 }
 
+// heard is what the pods say, by node.
+type heard struct {
+	nodes   map[topology.Key]*observed
+	members map[topology.Key]*heardMember // of meshes
+	relays  map[topology.Key]*heardRelay  // of trees, and their leaves
+}
+
 // collect puts the reports of the pods together by node, and forgets pods that
 // are gone or have been silent for long.
-func (p *poller) collect(pods []corev1.Pod, now time.Time) map[topology.Key]*observed {
+func (p *poller) collect(pods []corev1.Pod, now time.Time) heard {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	docs := map[topology.Key][]*nodeconfig.Statusz{}
@@ -159,9 +180,16 @@ func (p *poller) collect(pods []corev1.Pod, now time.Time) map[topology.Key]*obs
 			delete(p.last, id)
 		}
 	}
-	out := map[topology.Key]*observed{}
+	out := heard{map[topology.Key]*observed{}, map[topology.Key]*heardMember{}, map[topology.Key]*heardRelay{}}
 	for k, ds := range docs {
-		out[k] = observe(ds)
+		out.nodes[k] = observe(ds)
+		last := ds[len(ds)-1] // members and relays have one pod
+		if h := hearMember(last); h != nil {
+			out.members[k] = h
+		}
+		if h := hearRelay(last); h != nil {
+			out.relays[k] = h
+		}
 	}
 	return out
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tributary-dev/tributary/controllers/topology"
 	"github.com/tributary-dev/tributary/controllers/workload"
 )
 
@@ -38,7 +39,7 @@ func CacheOptions(namespaces ...string) cache.Options {
 			&appsv1.Deployment{}: ours, &appsv1.StatefulSet{}: ours, &corev1.Pod{}: ours,
 			&corev1.Service{}: ours, &corev1.ConfigMap{}: ours, &corev1.ServiceAccount{}: ours,
 			&policyv1.PodDisruptionBudget{}: ours, &networkingv1.NetworkPolicy{}: ours,
-			&batchv1.Job{}: ours, &corev1.PersistentVolumeClaim{}: ours,
+			&batchv1.Job{}: ours, &batchv1.CronJob{}: ours, &corev1.PersistentVolumeClaim{}: ours,
 		},
 	}
 	for _, ns := range namespaces {
@@ -59,9 +60,19 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		&nodeReconciler{
 			Client: mgr.GetClient(), board: b, recorder: recorder, options: o.Options,
 			applier: applier{Client: mgr.GetClient(), live: mgr.GetAPIReader()}, slotTimeout: cmp.Or(o.SlotTimeout, DefaultSlotTimeout),
+			rollouts: rollouts{waits: map[topology.Key]time.Time{}, started: map[topology.Key]string{}},
 		},
 		&postgresSourceReconciler{Client: mgr.GetClient(), board: b, recorder: recorder},
 		&fanoutSourceReconciler{mgr.GetClient(), b, recorder},
+		&archiveSourceReconciler{mgr.GetClient(), b, recorder},
+		&exportReconciler{
+			Client: mgr.GetClient(), board: b, recorder: recorder, options: o.Options,
+			applier: applier{Client: mgr.GetClient(), live: mgr.GetAPIReader()},
+		},
+		&meshReconciler{Client: mgr.GetClient(), board: b, recorder: recorder},
+		&treeReconciler{
+			Client: mgr.GetClient(), board: b, recorder: recorder, applier: applier{Client: mgr.GetClient(), live: mgr.GetAPIReader()},
+		},
 	} {
 		if err := r.setup(mgr); err != nil {
 			return fmt.Errorf("cannot set up the controllers: %w", err)

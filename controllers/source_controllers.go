@@ -46,16 +46,9 @@ func (r *postgresSourceReconciler) Reconcile(ctx context.Context, req reconcile.
 			status.Slots = append(status.Slots, r.slot(s, source.Namespace))
 		}
 	}
-	if sameStatus(*status, source.Status) {
-		return reconcile.Result{}, nil
+	if written, again, err := putStatus(ctx, r.Client, &r.pace, "PostgresSource", &source, source.Status, *status, withoutWAL); !written {
+		return reconcile.Result{RequeueAfter: again}, err
 	}
-	if wait := r.pace.wait(req.NamespacedName); wait > 0 && sameStatus(withoutWAL(*status), withoutWAL(source.Status)) {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	if err := applyStatus(ctx, r.Client, "PostgresSource", &source, status); err != nil {
-		return reconcile.Result{}, err
-	}
-	r.pace.wrote(req.NamespacedName)
 	tell(r.recorder, &source, source.Status.Conditions, status.Conditions)
 	return reconcile.Result{}, nil
 }
@@ -108,6 +101,39 @@ func (r *fanoutSourceReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	if err := applyStatus(ctx, r.Client, "FanoutSource", &source, &status); err != nil {
+		return reconcile.Result{}, err
+	}
+	tell(r.recorder, &source, source.Status.Conditions, status.Conditions)
+	return reconcile.Result{}, nil
+}
+
+// archiveSourceReconciler writes the status of ArchiveSources.
+type archiveSourceReconciler struct {
+	client.Client
+	board    *board
+	recorder events.EventRecorder
+}
+
+func (r *archiveSourceReconciler) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("archivesource").
+		For(&v1alpha1.ArchiveSource{}).WatchesRawSource(r.board.archiveSources.source()).Complete(r)
+}
+
+// Reconcile writes the status of one ArchiveSource.
+func (r *archiveSourceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var source v1alpha1.ArchiveSource
+	if err := r.Get(ctx, req.NamespacedName, &source); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	plan := r.board.archiveSource(req.NamespacedName)
+	if source.DeletionTimestamp != nil || plan == nil || plan.Generation != source.Generation {
+		return reconcile.Result{}, nil
+	}
+	status := v1alpha1.ArchiveSourceStatus{SourceStatus: sourceStatus(plan, source.Namespace, source.Status.SourceStatus)}
+	if sameStatus(status, source.Status) {
+		return reconcile.Result{}, nil
+	}
+	if err := applyStatus(ctx, r.Client, "ArchiveSource", &source, &status); err != nil {
 		return reconcile.Result{}, err
 	}
 	tell(r.recorder, &source, source.Status.Conditions, status.Conditions)

@@ -22,8 +22,8 @@ type facts struct {
 	running  *running
 	observed *observed
 	volume   *volume // nil unless the node has persistent storage
-	conflict string  // why the objects could not be applied; a person must act
-	invalid  string  // why the API refused an object; a person must act
+	waits    string  // whom the node's rollout waits for; empty if for nobody
+	obstacle
 }
 
 const maxChildren = 64
@@ -51,9 +51,11 @@ func (f *facts) status() v1alpha1.ReplicationNodeStatus {
 	if f.objects != nil {
 		s.ConfigHash, s.Image, s.Selector = f.objects.ConfigHash, f.objects.Image, f.objects.Selector
 	}
-	s.Replicas = f.running.existing
+	s.Replicas, s.Mesh, s.Tree = f.running.existing, f.plan.Mesh.Name, f.plan.Tree.Name
+	s.Branch = f.plan.Branch
 	f.sources(&s)
 	f.sinks(&s)
+	f.archives(&s)
 	f.storage(&s)
 	if o := f.observed; o != nil {
 		s.Origins, s.Lag, s.Rebaselines = o.origins, o.lag, o.rebaselines
@@ -86,27 +88,49 @@ func (f *facts) sources(s *v1alpha1.ReplicationNodeStatus) {
 	}
 	before := f.node.Status.Sources
 	s.Sources, s.Parent = nil, ""
-	for i := range f.node.Spec.Sources {
-		name := f.node.Spec.Sources[i].Name
-		out := v1alpha1.NodeSourceStatus{Name: name, Kind: nodeconfig.KindFanout, Candidates: candidates[name]}
+	for _, is := range f.kinds() {
+		name := is.name
+		out := v1alpha1.NodeSourceStatus{Name: name, Kind: is.kind, Candidates: candidates[name]}
 		for _, p := range f.plan.Sources {
 			if p.Name == name && p.Postgres != nil {
 				out.Slot = p.Postgres.Slot
 			}
 		}
-		if spec := f.node.Spec.Sources[i]; spec.Postgres != nil || spec.PostgresSourceRef != nil {
-			out.Kind = nodeconfig.KindPostgres
-		}
 		if o, ok := seen[name]; ok {
-			out.State, out.Parent, out.RetainedWAL = o.state, o.parent, o.retained
+			out.State, out.Parent, out.RetainedWAL, out.HistoryLost = o.state, o.parent, o.retained, o.historyLost
 		} else if i := slices.IndexFunc(before, func(b v1alpha1.NodeSourceStatus) bool { return b.Name == name }); i >= 0 && f.running.existing > 0 {
-			out.State, out.Parent = before[i].State, before[i].Parent // the node's last word
+			out.State, out.Parent, out.HistoryLost = before[i].State, before[i].Parent, before[i].HistoryLost // the node's last word
 		}
 		if out.Parent != nil && s.Parent == "" {
 			s.Parent = strings.TrimPrefix(out.Parent.ID, f.node.Namespace+"/")
 		}
 		s.Sources = append(s.Sources, out)
 	}
+}
+
+type sourceKind struct{ name, kind string }
+
+// kinds are the node's sources: those of its spec, its mesh, and its children in a tree.
+func (f *facts) kinds() (out []sourceKind) {
+	for _, s := range f.node.Spec.Sources {
+		kind := nodeconfig.KindFanout
+		switch {
+		case s.Postgres != nil || s.PostgresSourceRef != nil:
+			kind = nodeconfig.KindPostgres
+		case s.Ingest != nil:
+			kind = nodeconfig.KindIngest
+		case s.Archive != nil || s.ArchiveSourceRef != nil:
+			kind = nodeconfig.KindArchive
+		}
+		out = append(out, sourceKind{s.Name, kind})
+	}
+	if f.plan.Mesh != (topology.Key{}) {
+		out = append(out, sourceKind{topology.MeshSource, nodeconfig.KindMesh})
+	}
+	if f.plan.Tree != (topology.Key{}) && f.plan.Leaf == nil {
+		out = append(out, sourceKind{topology.ChildrenSource, nodeconfig.KindChildren})
+	}
+	return out
 }
 
 func (f *facts) sinks(s *v1alpha1.ReplicationNodeStatus) {
@@ -162,10 +186,12 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 			c.set(v1alpha1.ConditionAcyclic, metav1.ConditionFalse, v1alpha1.ReasonLoopDetected, fmt.Sprintf("Data came back to this node: %s. Take one of these nodes' upstreams out, or turn one around.", o.loop))
 		}
 		switch {
-		case o.lag == "":
-			c.set(v1alpha1.ConditionCaughtUp, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, "The node carries no log yet.")
 		case o.lagging:
 			c.set(v1alpha1.ConditionCaughtUp, metav1.ConditionFalse, v1alpha1.ReasonLagging, "The node is more than a minute behind.")
+		case o.unknown != "":
+			c.set(v1alpha1.ConditionCaughtUp, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, fmt.Sprintf("It is not known how far the node is behind %s: nothing is heard of that origin.", o.unknown))
+		case o.lag == "":
+			c.set(v1alpha1.ConditionCaughtUp, metav1.ConditionUnknown, v1alpha1.ReasonStatusUnknown, "The node carries no log yet.")
 		default:
 			c.set(v1alpha1.ConditionCaughtUp, metav1.ConditionTrue, v1alpha1.ReasonCaughtUp, "The node is less than a minute behind.")
 		}
@@ -189,8 +215,18 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 		c.set(v1alpha1.ConditionSinksHealthy, status, reason, message)
 	}
 
+	archives := false
+	if len(f.node.Spec.Archives) == 0 {
+		meta.RemoveStatusCondition(c.list, v1alpha1.ConditionArchiveHealthy)
+	} else {
+		archives = f.archivesCondition(c)
+	}
+
 	moving := ""
-	if f.running.rolling() {
+	switch {
+	case f.waits != "":
+		moving = v1alpha1.ReasonWaitingForTier
+	case f.running.rolling():
 		moving = v1alpha1.ReasonRollingOut
 	}
 	kinds := []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionAcyclic, v1alpha1.ConditionStreaming, v1alpha1.ConditionWorkloadAvailable}
@@ -202,6 +238,9 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 	}
 	if len(f.node.Spec.Sinks) > 0 {
 		kinds = append(kinds, v1alpha1.ConditionSinksHealthy)
+	}
+	if archives {
+		kinds = append(kinds, v1alpha1.ConditionArchiveHealthy)
 	}
 	c.summarize(moving, kinds...)
 }
@@ -221,6 +260,8 @@ func (f *facts) available() (status metav1.ConditionStatus, reason, message stri
 		return metav1.ConditionFalse, v1alpha1.ReasonProgressing, "The pods are being created."
 	case r.desired == 0:
 		return metav1.ConditionFalse, v1alpha1.ReasonSuspended, "spec.replicas is 0: no pod runs."
+	case f.waits != "":
+		return metav1.ConditionTrue, v1alpha1.ReasonWaitingForTier, fmt.Sprintf("The pods are replaced later: %s.", f.waits)
 	case r.rolling() && r.available == 0:
 		return metav1.ConditionFalse, v1alpha1.ReasonRollingOut, pods
 	case r.rolling():

@@ -155,6 +155,7 @@ func TestSinks(t *testing.T) {
 	for _, c := range []struct{ state, reason, kind string }{
 		{nodeconfig.SinkRetrying, v1alpha1.ReasonSinkRetrying, v1alpha1.ConditionReconciling},
 		{nodeconfig.SinkHeld, v1alpha1.ReasonSinkHeld, v1alpha1.ConditionStalled},
+		{nodeconfig.SinkSuperseded, v1alpha1.ReasonSinkSuperseded, v1alpha1.ConditionStalled},
 	} {
 		<-sinks
 		sinks <- nodeconfig.SinkStatus{Name: "copy", State: c.state, Message: "It is so."}
@@ -290,7 +291,8 @@ spec:
 }
 
 // A slot's database is gone for good, and its source and the node that holds it
-// are deleted: both go within the bound, with an event that says what stays.
+// are deleted: both go within the bound, with an event that says what stays. (K07 too: what the
+// nodes refer to is gone before they are, and their finalizer is taken out all the same.)
 func TestCaseK20(t *testing.T) {
 	ns := namespace(t)
 	apply(t, ns, login+`

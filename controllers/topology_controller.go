@@ -56,6 +56,10 @@ func (r *topologyReconciler) setup(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ReplicationNode{}, all, relevant).
 		Watches(&v1alpha1.PostgresSource{}, all, relevant).
 		Watches(&v1alpha1.FanoutSource{}, all, relevant).
+		Watches(&v1alpha1.ArchiveSource{}, all, relevant).
+		Watches(&v1alpha1.ArchiveExport{}, all, relevant).
+		Watches(&v1alpha1.ReplicationMesh{}, all, relevant).
+		Watches(&v1alpha1.RelayTree{}, all, relevant).
 		WatchesRawSource(r.board.topology.source()).
 		Complete(r)
 }
@@ -90,7 +94,11 @@ func (r *topologyReconciler) inputs(ctx context.Context) (in topology.Inputs, er
 	var nodes v1alpha1.ReplicationNodeList
 	var postgres v1alpha1.PostgresSourceList
 	var fanout v1alpha1.FanoutSourceList
-	for _, l := range []client.ObjectList{&nodes, &postgres, &fanout} {
+	var meshes v1alpha1.ReplicationMeshList
+	var trees v1alpha1.RelayTreeList
+	var archives v1alpha1.ArchiveSourceList
+	var exports v1alpha1.ArchiveExportList
+	for _, l := range []client.ObjectList{&nodes, &postgres, &fanout, &archives, &exports, &meshes, &trees} {
 		if err := r.List(ctx, l); err != nil {
 			return in, fmt.Errorf("cannot list what the topology is made of: %w", err)
 		}
@@ -100,14 +108,16 @@ func (r *topologyReconciler) inputs(ctx context.Context) (in topology.Inputs, er
 			return in, err
 		}
 	}
+	relays := r.board.relayReports()
 	for i := range nodes.Items { // a node of the same name is another node
 		if n := &nodes.Items[i]; r.uids[client.ObjectKeyFromObject(n)] != n.UID {
 			delete(r.last, client.ObjectKeyFromObject(n))
+			delete(relays, client.ObjectKeyFromObject(n))
 		}
 	}
 	return topology.Inputs{
-		Nodes: nodes.Items, PostgresSources: postgres.Items, FanoutSources: fanout.Items,
-		Last: r.last, Reported: r.board.reported(nodes.Items),
+		Nodes: nodes.Items, PostgresSources: postgres.Items, FanoutSources: fanout.Items, ArchiveSources: archives.Items, Exports: exports.Items, Meshes: meshes.Items, Trees: trees.Items,
+		Last: r.last, Reported: r.board.reported(nodes.Items), Relays: relays,
 	}, nil
 }
 
@@ -164,12 +174,28 @@ func recheck(p topology.Plan) time.Duration {
 			after = secretsRefresh
 		}
 	}
-	for _, sources := range []map[topology.Key]*topology.SourcePlan{p.PostgresSources, p.FanoutSources} {
+	for _, sources := range []map[topology.Key]*topology.SourcePlan{p.PostgresSources, p.FanoutSources, p.ArchiveSources} {
 		for _, s := range sources {
 			if missing(s.Condition(v1alpha1.ConditionResolvedRefs)) {
 				return secretsRecheck
 			}
 			after = secretsRefresh
+		}
+	}
+	for _, e := range p.Exports {
+		if missing(e.Condition(v1alpha1.ConditionResolvedRefs)) {
+			return secretsRecheck
+		}
+		after = secretsRefresh
+	}
+	for _, m := range p.Meshes {
+		if missing(m.Condition(v1alpha1.ConditionResolvedRefs)) {
+			return secretsRecheck
+		}
+	}
+	for _, t := range p.Trees {
+		if missing(t.Condition(v1alpha1.ConditionResolvedRefs)) {
+			return secretsRecheck
 		}
 	}
 	return after
@@ -217,6 +243,18 @@ func usedSecrets(in topology.Inputs) map[topology.Key]bool {
 	}
 	for i := range in.FanoutSources {
 		add(in.FanoutSources[i].Namespace, topology.FanoutSecrets(&in.FanoutSources[i].Spec))
+	}
+	for i := range in.ArchiveSources {
+		add(in.ArchiveSources[i].Namespace, topology.ArchiveSecrets(&in.ArchiveSources[i].Spec))
+	}
+	for i := range in.Exports {
+		add(in.Exports[i].Namespace, topology.ExportSecrets(&in.Exports[i].Spec))
+	}
+	for i := range in.Meshes {
+		add(in.Meshes[i].Namespace, topology.MeshSecrets(&in.Meshes[i].Spec))
+	}
+	for i := range in.Trees {
+		add(in.Trees[i].Namespace, topology.TreeSecrets(&in.Trees[i].Spec))
 	}
 	for i := range in.Nodes {
 		add(in.Nodes[i].Namespace, topology.SecretsNamed(&in.Nodes[i]))

@@ -76,7 +76,7 @@ up_local() {
 
 dump() {
   kubectl get nodes -o wide
-  kubectl get pods,services,statefulsets,deployments,replicationnodes,postgressources,fanoutsources -A -o wide
+  kubectl get pods,services,statefulsets,deployments,replicationnodes,postgressources,fanoutsources,archivesources,archiveexports,replicationmeshes,relaytrees -A -o wide
   kubectl get events -A --sort-by=.lastTimestamp | tail -60
   kubectl get pods -A --no-headers -o custom-columns=:.metadata.namespace,:.metadata.name |
     while read -r namespace pod; do

@@ -12,6 +12,19 @@ type LocalReference struct {
 	Name string `json:"name"`
 }
 
+// SecretKeyReference names a key of a Secret in the same namespace.
+type SecretKeyReference struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// Key of the Secret.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-._a-zA-Z0-9]+$')",message="A key of a Secret must hold letters, digits, dashes, dots and underscores only."
+	Key string `json:"key"`
+}
+
 // NodeReference names a ReplicationNode.
 type NodeReference struct {
 	// Name of the node.

@@ -22,6 +22,10 @@ func addKnownTypes(s *runtime.Scheme) error {
 		&ReplicationNode{}, &ReplicationNodeList{},
 		&PostgresSource{}, &PostgresSourceList{},
 		&FanoutSource{}, &FanoutSourceList{},
+		&ReplicationMesh{}, &ReplicationMeshList{},
+		&RelayTree{}, &RelayTreeList{},
+		&ArchiveSource{}, &ArchiveSourceList{},
+		&ArchiveExport{}, &ArchiveExportList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

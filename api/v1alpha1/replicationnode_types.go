@@ -32,7 +32,7 @@ const (
 )
 
 // NodeSource is something a node takes data from: named, or given inline.
-// +kubebuilder:validation:XValidation:rule="[has(self.postgresSourceRef), has(self.fanoutSourceRef), has(self.postgres), has(self.fanout)].filter(x, x).size() == 1",message="A source must have exactly one of postgresSourceRef, fanoutSourceRef, postgres and fanout."
+// +kubebuilder:validation:XValidation:rule="[has(self.postgresSourceRef), has(self.fanoutSourceRef), has(self.archiveSourceRef), has(self.postgres), has(self.fanout), has(self.ingest), has(self.archive)].filter(x, x).size() == 1",message="A source must have exactly one of postgresSourceRef, fanoutSourceRef, archiveSourceRef, postgres, fanout, ingest and archive."
 type NodeSource struct {
 	// Name of the source within the node.
 	// +kubebuilder:validation:MaxLength=40
@@ -47,6 +47,10 @@ type NodeSource struct {
 	// +optional
 	FanoutSourceRef *LocalReference `json:"fanoutSourceRef,omitempty"`
 
+	// ArchiveSourceRef names an ArchiveSource of the same namespace.
+	// +optional
+	ArchiveSourceRef *LocalReference `json:"archiveSourceRef,omitempty"`
+
 	// Postgres gives a PostgreSQL source here, for this node alone.
 	// +optional
 	Postgres *PostgresSourceSpec `json:"postgres,omitempty"`
@@ -54,6 +58,15 @@ type NodeSource struct {
 	// Fanout gives the upstream fan-outs here, for this node alone.
 	// +optional
 	Fanout *FanoutSourceSpec `json:"fanout,omitempty"`
+
+	// Ingest gives the node a log of its own, which applications write to. The
+	// source's name is part of the log's origin: do not change it.
+	// +optional
+	Ingest *IngestSource `json:"ingest,omitempty"`
+
+	// Archive gives an archive to replay here, for this node alone.
+	// +optional
+	Archive *ArchiveSourceSpec `json:"archive,omitempty"`
 }
 
 // NodeJournal bounds what a node keeps of its logs for readers to resume from.
@@ -149,6 +162,18 @@ type NodeStorage struct {
 	Tombstones *NodeTombstones `json:"tombstones,omitempty"`
 }
 
+// CursorMode is how a node keeps its place in what it reads from other nodes.
+// +kubebuilder:validation:Enum=PerOrigin;Shared
+type CursorMode string
+
+// The modes of cursors.
+const (
+	// CursorsPerOrigin: one cursor for the log of each origin.
+	CursorsPerOrigin CursorMode = "PerOrigin"
+	// CursorsShared: one cursor for all logs of a peer.
+	CursorsShared CursorMode = "Shared"
+)
+
 // ConsumerGrant allows a namespace to read from a node.
 type ConsumerGrant struct {
 	// Namespace that may read, or * for every one.
@@ -194,6 +219,36 @@ type NodeServe struct {
 	// +listMapKey=reader
 	// +kubebuilder:validation:MaxItems=256
 	Permissions []ReadPermission `json:"permissions,omitempty"`
+
+	// Limits of what readers may ask of each pod.
+	// +optional
+	Limits *ServeLimits `json:"limits,omitempty"`
+}
+
+// ServeLimits bounds what readers may ask of each pod of a node. A reader that is
+// turned away tries another pod or comes back.
+// +kubebuilder:validation:XValidation:rule="!has(self.maxPeerReaders) || self.maxPeerReaders <= (has(self.maxReaders) ? self.maxReaders : 4096)",message="serve.limits.maxPeerReaders must be at most serve.limits.maxReaders, which is 4096 when it is not set."
+type ServeLimits struct {
+	// MaxReaders is how many readers may be connected; 4096 when it is not set.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1048576
+	MaxReaders int32 `json:"maxReaders,omitempty"`
+
+	// MaxPeerReaders is how many readers of one name may be connected, or of one
+	// address where readers do not say who they are; maxReaders when it is not
+	// set.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1048576
+	MaxPeerReaders int32 `json:"maxPeerReaders,omitempty"`
+
+	// AdmitRate is how many readers may connect in a second, and twice as many at
+	// once; 500 when it is not set. Others are told when to come back.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	AdmitRate int32 `json:"admitRate,omitempty"`
 }
 
 // ServeTLS protects what a node serves.
@@ -211,7 +266,7 @@ type ServeTLS struct {
 	ClientCASecretRef *LocalReference `json:"clientCASecretRef,omitempty"`
 }
 
-// ReadPermission lets a reader read tables.
+// ReadPermission lets a reader read tables, and write tables of the ingest source.
 type ReadPermission struct {
 	// Reader is the name of a reader, or * for every one that is let in.
 	// +kubebuilder:validation:MinLength=1
@@ -225,6 +280,23 @@ type ReadPermission struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Tables []TableReference `json:"tables,omitempty"`
+
+	// Writes are the tables of the ingest source that the reader may write; none
+	// when it is not set.
+	// +optional
+	// +listType=map
+	// +listMapKey=schema
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Writes []TableReference `json:"writes,omitempty"`
+
+	// Nodes of a mesh, as namespace/name, as which the reader may be read from when
+	// it has dialled, beside the one of its own name.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=317
+	Nodes []string `json:"nodes,omitempty"`
 }
 
 // NodePodTemplate is what may be said about a node's pods.
@@ -238,6 +310,12 @@ type NodePodTemplate struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// ServiceAccountAnnotations are added to the pods' ServiceAccount, for workload
+	// identities such as eks.amazonaws.com/role-arn.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	ServiceAccountAnnotations map[string]string `json:"serviceAccountAnnotations,omitempty"`
 
 	// NodeSelector of the pods.
 	// +optional
@@ -266,18 +344,32 @@ type NodePodTemplate struct {
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.storage) && has(oldSelf.storage.type) && oldSelf.storage.type == 'Persistent') || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="storage.type cannot go from Persistent back to Memory: readers rely on what the node keeps. Create another node with memory storage, and let its readers move to it."
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !(has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent') && !has(self.sinks)",message="replicas must be at most 1 for a node with persistent storage or sinks: it has one store, and one place in each sink. Put a node with replicas and memory storage below it."
 // +kubebuilder:validation:XValidation:rule="!has(self.sinks) || !self.sinks.exists(s, has(s.onReject) && s.onReject == 'DeadLetter') || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="onReject: DeadLetter needs persistent storage: what is put aside must outlive the pod. Set storage.type to Persistent, or onReject to Hold."
-// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !self.sources.exists(s, has(s.postgres) || has(s.postgresSourceRef))",message="replicas must be at most 1 for a node with a PostgreSQL source: a replication slot has one reader. Put a node with replicas below it."
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !has(self.sources) || !self.sources.exists(s, has(s.postgres) || has(s.postgresSourceRef))",message="replicas must be at most 1 for a node with a PostgreSQL source: a replication slot has one reader. Put a node with replicas below it."
+// +kubebuilder:validation:XValidation:rule="!has(self.sources) || self.sources.filter(s, has(s.ingest)).size() <= 1",message="A node has at most one ingest source: declare all tables in it."
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= 1 || !has(self.sources) || !self.sources.exists(s, has(s.ingest))",message="replicas must be at most 1 for a node with an ingest source: its log has one writer. Put a node with replicas below it."
+// +kubebuilder:validation:XValidation:rule="!has(self.sources) || !self.sources.exists(s, has(s.ingest) && !(has(s.ingest.volatile) && s.ingest.volatile)) || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="An ingest source needs persistent storage: what is written must outlive the pod. Set storage.type to Persistent, or ingest.volatile to true if it need not."
+// +kubebuilder:validation:XValidation:rule="!has(self.serve) || !has(self.serve.permissions) || !self.serve.permissions.exists(p, has(p.writes)) || has(self.sources) && self.sources.exists(s, has(s.ingest))",message="serve.permissions give writes, and the node has no ingest source: take writes out, or add the source."
+// +kubebuilder:validation:XValidation:rule="!has(self.archives) || !self.archives.exists(a, has(a.write)) || has(self.storage) && has(self.storage.type) && self.storage.type == 'Persistent'",message="An archive that is written needs persistent storage: what is not archived yet must outlive the pod, and an archive has one writer. Set storage.type to Persistent, or take write out."
 type ReplicationNodeSpec struct {
-	// Sources that the node takes data from.
+	// Sources that the node takes data from; at least one, unless the node is the
+	// member of a ReplicationMesh, which is then its only source. The nodes that a
+	// RelayTree owns have none: the tree gives them theirs.
+	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
-	Sources []NodeSource `json:"sources"`
+	Sources []NodeSource `json:"sources,omitempty"`
 
 	// Storage of the node.
 	// +optional
 	Storage *NodeStorage `json:"storage,omitempty"`
+
+	// Cursors says how the node keeps its place in what it reads from other nodes;
+	// PerOrigin when it is not set. With Shared it takes all that they have: its
+	// fan-out sources, and its mesh, must not narrow tables. Two nodes of which one
+	// has shared cursors use those, so that a mesh can be changed node by node.
+	// +optional
+	Cursors CursorMode `json:"cursors,omitempty"`
 
 	// Sinks are the systems that the node delivers to.
 	// +optional
@@ -286,6 +378,16 @@ type ReplicationNodeSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	Sinks []NodeSink `json:"sinks,omitempty"`
+
+	// Archives of the node's tables, from which readers are caught up that are behind
+	// what its journal holds, and that the node writes if it is told to. One that
+	// cannot be read costs its own use and nothing else. Deleting the node leaves them.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Archives []NodeArchive `json:"archives,omitempty"`
 
 	// Serve says how the node serves those below it.
 	// +optional
@@ -360,7 +462,7 @@ type NodeSourceStatus struct {
 	// Name of the source within the node.
 	Name string `json:"name"`
 
-	// Kind of the source: postgres or fanout.
+	// Kind of the source: postgres, fanout, ingest, archive, mesh or children.
 	Kind string `json:"kind"`
 
 	// State that the node reports.
@@ -370,6 +472,11 @@ type NodeSourceStatus struct {
 	// Slot that the node holds, of a PostgreSQL source.
 	// +optional
 	Slot string `json:"slot,omitempty"`
+
+	// HistoryLost is how often peers held more of the source's log than the node's
+	// present pods, as after a restore from a backup: it has taken a new epoch each time.
+	// +optional
+	HistoryLost int64 `json:"historyLost,omitempty"`
 
 	// RetainedWAL is how much WAL the server keeps for the slot, in round numbers.
 	// +optional
@@ -423,10 +530,15 @@ type OriginStatus struct {
 	// +optional
 	Epoch string `json:"epoch,omitempty"`
 
-	// Lag behind the log's head, in steps: under 1s, 5s, 15s, 60s, 5m, 15m, 1h
-	// or more. The exact series are metrics.
+	// Lag behind the origin, in steps: under 1s, 5s, 15s, 60s, 5m, 15m, 1h
+	// or more; empty while it is not known. The exact series are metrics.
 	// +optional
 	Lag string `json:"lag,omitempty"`
+
+	// LagChanges are the changes of the log that are not here yet; absent while that
+	// is not known.
+	// +optional
+	LagChanges *int64 `json:"lagChanges,omitempty"`
 
 	// Hops between the origin and this node.
 	// +optional
@@ -445,6 +557,18 @@ type ReplicationNodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// Mesh that the node is a member of.
+	// +optional
+	Mesh string `json:"mesh,omitempty"`
+
+	// Tree that the node is a leaf, a relay or a root of.
+	// +optional
+	Tree string `json:"tree,omitempty"`
+
+	// Branch of the tree that the node is of, or that it is assigned to.
+	// +optional
+	Branch string `json:"branch,omitempty"`
 
 	// Parent of the first source, for people.
 	// +optional
@@ -469,6 +593,12 @@ type ReplicationNodeStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Sinks []NodeSinkStatus `json:"sinks,omitempty"`
+
+	// Archives of the node.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Archives []NodeArchiveStatus `json:"archives,omitempty"`
 
 	// Storage of the node, if it is persistent.
 	// +optional
@@ -532,7 +662,7 @@ type ReplicationNodeStatus struct {
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 52",message="The name of a ReplicationNode may have at most 52 characters, since the names of its pods are made from it; choose a shorter one."
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="The name of a ReplicationNode must start with a lower case letter and hold lower case letters, digits and dashes only, since it is also the name of a Service."
-// +kubebuilder:validation:XValidation:rule="!self.spec.sources.exists(s, has(s.fanout) && s.fanout.upstreams.exists(u, has(u.nodeRef) && u.nodeRef.name == self.metadata.name && !has(u.nodeRef.namespace)))",message="A node cannot be its own upstream: name another node, or leave this upstream out."
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.sources) || !self.spec.sources.exists(s, has(s.fanout) && s.fanout.upstreams.exists(u, has(u.nodeRef) && u.nodeRef.name == self.metadata.name && !has(u.nodeRef.namespace)))",message="A node cannot be its own upstream: name another node, or leave this upstream out."
 type ReplicationNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -31,7 +31,12 @@ resources ReplicationNode, PostgresSource and FanoutSource say.
 
 usage: manager --node-image IMAGE [flags]
 
+Exit codes: 0 it ended as it was told to; 1 it failed; 2 the command line is wrong.
+
 `
+
+// errUsage says that the command line is wrong.
+var errUsage = errors.New("see --help")
 
 type options struct {
 	nodeImage      string
@@ -47,12 +52,22 @@ type options struct {
 }
 
 func main() {
-	switch err := run(os.Args[1:]); {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
+	err := run(os.Args[1:])
+	code := exitCode(err)
+	if code != 0 {
 		fmt.Fprintln(os.Stderr, "manager:", err)
-		os.Exit(1)
 	}
+	os.Exit(code)
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errUsage):
+		return 2
+	}
+	return 1
 }
 
 func parse(args []string) (o options, err error) {
@@ -77,7 +92,7 @@ func parse(args []string) (o options, err error) {
 	switch {
 	case o.version:
 	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q: all settings are flags, see --help", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q: all settings are flags", f.Arg(0))
 	case o.nodeImage == "":
 		return o, errors.New("--node-image is missing: name the image that runs the nodes")
 	case o.statusInterval < time.Second:
@@ -104,7 +119,7 @@ func logger(level, format string) (*slog.Logger, error) {
 func run(args []string) error {
 	o, err := parse(args)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", err, errUsage)
 	}
 	if o.version {
 		fmt.Println(version.String())
@@ -112,7 +127,7 @@ func run(args []string) error {
 	}
 	log, err := logger(o.logLevel, o.logFormat)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", err, errUsage)
 	}
 	slog.SetDefault(log)
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))

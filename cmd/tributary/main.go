@@ -20,12 +20,12 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	root := command()
-	if err := root.ExecuteContext(ctx); err != nil {
+	code, err := execute(ctx, command())
+	if err != nil && err.Error() != "" {
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		os.Exit(1)
 	}
+	stop()
+	os.Exit(code)
 }
 
 func command() *cobra.Command {
@@ -40,14 +40,20 @@ func command() *cobra.Command {
 
   tributary validate -f DIR   check manifests without a cluster: loops, missing references
   tributary run -f DIR        run them as local processes, without a cluster
-  tributary tree              draw the topology that runs in a cluster`,
+  tributary tree              draw the topology that runs in a cluster
+  tributary origins           list how far each node is with each origin's log
+  tributary write -f FILE     write a batch to a node with an ingest source
+  tributary deadletters       list and replay what sinks have put aside
+  tributary archive           list, check, print, compare and restore archives of tables
+
+` + exitCodes,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(treeCommand(), validateCommand(), runCommand(), nodeCommand())
+	root.AddCommand(treeCommand(), originsCommand(), validateCommand(), runCommand(), writeCommand(), deadLettersCommand(), archiveCommand(), nodeCommand())
 	return root
 }
 

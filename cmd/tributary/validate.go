@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,12 +22,15 @@ func validateCommand() *cobra.Command {
 It reads the resources of tributary.dev in YAML or JSON files and directories and
 ignores all others. References are looked for among the files; Secrets, which
 seldom stand in files, are not checked. Everything found is printed as
-FILE:LINE: LEVEL: RESOURCE: REASON: MESSAGE. It ends with 1 if there is an error.`,
+FILE:LINE: LEVEL: RESOURCE: REASON: MESSAGE. It ends with 3 if there is an error.`,
 		Example: `  tributary validate -f topology/
   kustomize build overlays/eu > out.yaml && tributary validate -f out.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			m, err := topology.LoadManifests(files)
+			if errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 			plan := topology.Compute(m.Inputs())
 			wrong := 0
 			if err != nil {
@@ -40,11 +45,15 @@ FILE:LINE: LEVEL: RESOURCE: REASON: MESSAGE. It ends with 1 if there is an error
 					wrong++
 				}
 			}
-			found := fmt.Sprintf("%d nodes, %d PostgreSQL sources, %d fan-out sources", len(m.Nodes), len(m.PostgresSources), len(m.FanoutSources))
+			found := strings.Join([]string{
+				plural(len(m.Nodes), "node", "nodes"), plural(len(m.PostgresSources), "PostgreSQL source", "PostgreSQL sources"),
+				plural(len(m.FanoutSources), "fan-out source", "fan-out sources"), plural(len(m.ArchiveSources), "archive source", "archive sources"),
+				plural(len(m.Exports), "export", "exports"), plural(len(m.Meshes), "mesh", "meshes"), plural(len(m.Trees), "relay tree", "relay trees"),
+			}, ", ")
 			switch {
 			case wrong > 0:
-				return fmt.Errorf("%d problems in %s", wrong, found)
-			case len(m.Nodes)+len(m.PostgresSources)+len(m.FanoutSources) == 0:
+				return &exitError{exitFound, fmt.Errorf("%s in %s", plural(wrong, "problem", "problems"), found)}
+			case len(m.Where) == 0:
 				return fmt.Errorf("no resource of tributary.dev was found in %q", files)
 			}
 			fmt.Fprintln(c.OutOrStdout(), "valid:", found)
@@ -52,9 +61,17 @@ FILE:LINE: LEVEL: RESOURCE: REASON: MESSAGE. It ends with 1 if there is an error
 		},
 	}
 	c.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory; may be repeated")
-	c.Flags().BoolVar(&strict, "strict", false, "end with 1 on warnings too")
+	c.Flags().BoolVar(&strict, "strict", false, "end with 3 on warnings too")
 	_ = c.MarkFlagRequired("filename")
 	return c
+}
+
+// plural counts things in words.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // split takes joined errors apart.

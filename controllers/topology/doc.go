@@ -15,6 +15,8 @@
 //     Acyclic=False and keep their last good wiring.
 //   - A candidate that stands below the node, by what is declared or by what
 //     nodes report, is listed but not eligible.
+//   - The edges of a mesh are no edges of trees: they may lead in circles, which
+//     the nodes' paths take care of, and no loop is looked for along them.
 //   - A node's wiring epoch grows when its wiring changes and only then.
 //
 // Cycles are looked for per table: an edge that carries only some tables takes

@@ -56,13 +56,43 @@ type Manifests struct {
 	Nodes           []v1alpha1.ReplicationNode
 	PostgresSources []v1alpha1.PostgresSource
 	FanoutSources   []v1alpha1.FanoutSource
+	ArchiveSources  []v1alpha1.ArchiveSource
+	Exports         []v1alpha1.ArchiveExport
+	Meshes          []v1alpha1.ReplicationMesh
+	Trees           []v1alpha1.RelayTree
 	Where           map[Object]Location
 }
 
 // Inputs are the manifests as inputs of a plan; Secrets are not checked, since
 // files seldom hold them.
 func (m *Manifests) Inputs() Inputs {
-	return Inputs{Nodes: m.Nodes, PostgresSources: m.PostgresSources, FanoutSources: m.FanoutSources}
+	return Inputs{
+		Nodes: m.AllNodes(), Trees: m.Trees, PostgresSources: m.PostgresSources, FanoutSources: m.FanoutSources,
+		ArchiveSources: m.ArchiveSources, Exports: m.Exports, Meshes: m.Meshes,
+	}
+}
+
+// AllNodes are the nodes of the manifests, and those that their trees are to have, which
+// stand where the tree does.
+func (m *Manifests) AllNodes() []v1alpha1.ReplicationNode {
+	out := slices.Clone(m.Nodes)
+	there := map[Key]bool{}
+	for i := range m.Nodes {
+		there[keyOf(&m.Nodes[i])] = true
+	}
+	for i := range m.Trees {
+		t := &m.Trees[i]
+		if len(checkTree(t)) > 0 {
+			continue
+		}
+		for _, n := range TreeNodes(t) {
+			if k := keyOf(&n); !there[k] {
+				m.Where[Object{"ReplicationNode", k}] = m.Where[Object{"RelayTree", keyOf(t)}]
+				out = append(out, n)
+			}
+		}
+	}
+	return out
 }
 
 // DefaultNamespace is that of resources that name none.
@@ -162,8 +192,16 @@ func (m *Manifests) object(file string, n *yaml.Node) (errs []error) {
 		return decodeInto(m, at, n, &m.PostgresSources)
 	case "FanoutSource":
 		return decodeInto(m, at, n, &m.FanoutSources)
+	case "ArchiveSource":
+		return decodeInto(m, at, n, &m.ArchiveSources)
+	case "ArchiveExport":
+		return decodeInto(m, at, n, &m.Exports)
+	case "ReplicationMesh":
+		return decodeInto(m, at, n, &m.Meshes)
+	case "RelayTree":
+		return decodeInto(m, at, n, &m.Trees)
 	default:
-		return []error{&ManifestError{at, fmt.Sprintf("kind is %s: this program knows ReplicationNode, PostgresSource and FanoutSource", kind)}}
+		return []error{&ManifestError{at, fmt.Sprintf("kind is %s: this program knows ReplicationNode, PostgresSource, FanoutSource, ArchiveSource, ArchiveExport, ReplicationMesh and RelayTree", kind)}}
 	}
 }
 
@@ -278,13 +316,16 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s: %s: %s", f.Location, level, f.Object, f.Reason, f.Message)
 }
 
+// warnings are the reasons of conditions that hold and are worth knowing all the same.
+var warnings = []string{v1alpha1.ReasonConditionalLoop, v1alpha1.ReasonKeyPrefixUnwritten, v1alpha1.ReasonComparatorMismatch}
+
 // Findings lists what is wrong with a plan, in the order of files and lines.
 func (m *Manifests) Findings(p Plan) []Finding {
 	var out []Finding
 	add := func(kind string, k Key, conditions []Condition) {
 		id := Object{kind, k}
 		for _, c := range conditions {
-			warning := c.Reason == v1alpha1.ReasonConditionalLoop
+			warning := slices.Contains(warnings, c.Reason)
 			if c.Status == metav1.ConditionFalse || warning {
 				out = append(out, Finding{m.Where[id], id, c, warning})
 			}
@@ -298,6 +339,18 @@ func (m *Manifests) Findings(p Plan) []Finding {
 	}
 	for _, k := range sortedKeys(p.FanoutSources) {
 		add("FanoutSource", k, p.FanoutSources[k].Conditions)
+	}
+	for _, k := range sortedKeys(p.ArchiveSources) {
+		add("ArchiveSource", k, p.ArchiveSources[k].Conditions)
+	}
+	for _, k := range sortedKeys(p.Exports) {
+		add("ArchiveExport", k, p.Exports[k].Conditions)
+	}
+	for _, k := range sortedKeys(p.Meshes) {
+		add("ReplicationMesh", k, p.Meshes[k].Conditions)
+	}
+	for _, k := range sortedKeys(p.Trees) {
+		add("RelayTree", k, p.Trees[k].Conditions)
 	}
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return strings.Compare(fmt.Sprintf("%s:%09d", a.File, a.Line), fmt.Sprintf("%s:%09d", b.File, b.Line))

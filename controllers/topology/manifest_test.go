@@ -115,7 +115,7 @@ spec: {suspend: "yes"}
 	want := `topology.yaml:5: unknown field "spec.suspendd"
 topology.yaml:9: unknown field "spec.sources[0].fanout.upstream"
 topology.yaml:11: apiVersion is tributary.dev/v1: this program knows tributary.dev/v1alpha1
-topology.yaml:15: kind is ReplicationMode: this program knows ReplicationNode, PostgresSource and FanoutSource
+topology.yaml:15: kind is ReplicationMode: this program knows ReplicationNode, PostgresSource, FanoutSource, ArchiveSource, ArchiveExport, ReplicationMesh and RelayTree
 topology.yaml:19: ReplicationNode default/a is also at topology.yaml:1: keep one of them
 topology.yaml:25: json: cannot unmarshal string into Go struct field ReplicationNodeSpec.spec.suspend of type bool`
 	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(problems, "\n")); d != "" {

@@ -27,6 +27,10 @@ type Inputs struct {
 	Nodes           []v1alpha1.ReplicationNode
 	PostgresSources []v1alpha1.PostgresSource
 	FanoutSources   []v1alpha1.FanoutSource
+	ArchiveSources  []v1alpha1.ArchiveSource
+	Exports         []v1alpha1.ArchiveExport
+	Meshes          []v1alpha1.ReplicationMesh
+	Trees           []v1alpha1.RelayTree
 
 	// Secrets holds, for each Secret that exists, the names of its keys. Nil
 	// means that Secrets are not known here and are not checked.
@@ -36,6 +40,8 @@ type Inputs struct {
 	Last map[Key]Wiring
 	// Reported is which node each source reads from, as the nodes say.
 	Reported map[SourceKey]Key
+	// Relays are what the relays and roots of trees say.
+	Relays map[Key]RelayReport
 	// Address gives the address that a node is read at; nil is the one of its
 	// Service.
 	Address func(*v1alpha1.ReplicationNode) string
@@ -46,6 +52,10 @@ type Plan struct {
 	Nodes           map[Key]*Node
 	PostgresSources map[Key]*SourcePlan
 	FanoutSources   map[Key]*SourcePlan
+	ArchiveSources  map[Key]*SourcePlan
+	Exports         map[Key]*Export
+	Meshes          map[Key]*Mesh
+	Trees           map[Key]*Tree
 }
 
 // Condition is a condition of a resource without the times.
@@ -79,26 +89,38 @@ type Node struct {
 	Action     Action
 	// Sources in the order of the spec; complete only if Action is Apply.
 	Sources []Source
-	// Wiring of the fan-out sources.
+	// Wiring of the fan-out sources and of the mesh.
 	Wiring Wiring
+	// Mesh that the node is a member of; zero if there is none.
+	Mesh Key
+	// Tree that the node is a leaf, a relay or a root of; zero if there is none. Of a
+	// leaf, Leaf is its spec. Branch is where it stands there; empty for a root.
+	Tree   Key
+	Leaf   *v1alpha1.RelayTreeSpec
+	Branch string
 	// Depth is how many nodes stand above on the longest active path; -1 when
 	// nothing does and the node has no source of its own either.
 	Depth int32
 	// Children have this node for their active parent, by name.
 	Children []Key
 	// Single says that at most one pod of the node may run at a time: it reads by a
-	// replication slot, keeps a store or fills sinks.
+	// replication slot, has a log or a store of its own, fills sinks, is in a mesh
+	// or is part of a tree.
 	Single bool
 	// Secrets that the node uses, each once.
 	Secrets []SecretUse
 }
 
 // Source is a source of a node with its reference resolved: exactly one of
-// Postgres and Fanout is set.
+// Postgres, Fanout, Ingest, Archive, Mesh and Children is set.
 type Source struct {
 	Name     string
 	Postgres *Postgres
 	Fanout   *v1alpha1.FanoutSourceSpec
+	Ingest   *v1alpha1.IngestSource
+	Archive  *v1alpha1.ArchiveSourceSpec
+	Mesh     *v1alpha1.ReplicationMeshSpec
+	Children *v1alpha1.RelayTreeSpec
 }
 
 // Postgres is a PostgreSQL source with its names made out.
@@ -115,14 +137,34 @@ type Postgres struct {
 type Wiring struct {
 	Epoch   uint64
 	Sources []WiredSource
+
+	// Leaf: the node is a leaf of a tree, and keeps its log for Roots, by id.
+	Leaf  bool
+	Roots []string
 }
 
-// WiredSource is the candidates of one source, in order of preference.
+// WiredSource is the candidates of one source, in order of preference: the parents
+// of a fan-out source, or the peers of a mesh; or the children of a relay.
 type WiredSource struct {
 	Name       string
 	Candidates []Candidate
 	Policy     nodeconfig.Policy
+
+	// Mesh says that these are peers: their edges are no edges of trees.
+	Mesh bool
+
+	// Tree says that the source is Children, all of which are read; Redundancy says how
+	// those of one group are.
+	Tree       bool
+	Children   []Child
+	Redundancy string
+	// Readers are the ids of the nodes that read a relay's log, and Roots those of the
+	// roots.
+	Readers, Roots []string
 }
+
+// hasParents says whether one of the candidates is read, as a parent.
+func (s *WiredSource) hasParents() bool { return !s.Mesh && !s.Tree }
 
 // Candidate is a parent that a source may read from.
 type Candidate struct {
@@ -137,7 +179,7 @@ type Candidate struct {
 	Why      string
 }
 
-// SourcePlan is the plan of a PostgresSource or FanoutSource.
+// SourcePlan is the plan of a PostgresSource, FanoutSource or ArchiveSource.
 type SourcePlan struct {
 	Key        Key
 	Generation int64
@@ -199,6 +241,8 @@ func Compute(in Inputs) Plan {
 	p := newPlanner(in)
 	p.resolve()
 	p.claimSlots()
+	p.checkComparators()
+	p.archives()
 	p.wire()
 	return p.finish()
 }
@@ -233,7 +277,14 @@ func (w Wiring) Config() *nodeconfig.Wiring {
 		for _, c := range s.Candidates {
 			ws.Candidates = append(ws.Candidates, nodeconfig.Candidate{ID: c.ID, Address: c.Address, Eligible: c.Eligible})
 		}
+		for _, c := range s.Children {
+			ws.Children = append(ws.Children, nodeconfig.Child{ID: c.Node.String(), Address: c.Address, Group: c.Group, State: c.State})
+		}
+		ws.Redundancy, ws.Readers, ws.Roots = s.Redundancy, s.Readers, s.Roots
 		out.Sources = append(out.Sources, ws)
+	}
+	if w.Leaf {
+		out.Parents = &nodeconfig.WiredParents{Roots: w.Roots}
 	}
 	return out
 }
@@ -247,7 +298,16 @@ func WiringFromConfig(f *nodeconfig.Wiring) Wiring {
 			k, _ := ParseID(c.ID)
 			ws.Candidates = append(ws.Candidates, Candidate{ID: c.ID, Node: k, Address: c.Address, Eligible: c.Eligible})
 		}
+		for _, c := range s.Children {
+			k, _ := ParseID(c.ID)
+			ws.Children = append(ws.Children, Child{Node: k, Address: c.Address, Group: c.Group, State: c.State})
+		}
+		ws.Redundancy, ws.Tree = s.Redundancy, s.Redundancy != ""
+		ws.Readers, ws.Roots = s.Readers, s.Roots
 		out.Sources = append(out.Sources, ws)
+	}
+	if p := f.Parents; p != nil {
+		out.Leaf, out.Roots = true, p.Roots
 	}
 	return out
 }

@@ -29,20 +29,42 @@ func (p *planner) resolve() {
 			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
 		}
 		if s.accepted.reason == "" {
-			p.candidates(&s.findings, k.Namespace, Key{}, &s.spec.Spec)
+			found, _ := p.candidates(&s.findings, k.Namespace, Key{}, &s.spec.Spec)
+			p.checkTLS(&s.findings, k.Namespace, "This source", &s.spec.Spec, found)
 		}
 	}
+	for _, k := range sortedKeys(p.sources.archive) {
+		s := p.sources.archive[k]
+		for _, m := range checkArchiveSource(&s.spec.Spec) {
+			s.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
+		}
+		p.checkSecrets(&s.resolved, k.Namespace, ArchiveSecrets(&s.spec.Spec))
+	}
+	p.resolveMeshes()
+	p.resolveTrees()
 	for _, d := range p.order {
 		p.resolveNode(d)
+	}
+	for _, e := range p.exports {
+		if !e.planned { // its node is there, and planned for itself
+			p.resolveNode(e.node)
+		}
 	}
 }
 
 func (p *planner) resolveNode(d *draft) {
-	for _, m := range checkNode(d.spec) {
+	for _, m := range checkNode(d.spec, d.export != nil && ends(d.export)) {
 		d.accepted.add(v1alpha1.ReasonInvalid, "%s", m)
 	}
 	if d.accepted.reason != "" {
 		return
+	}
+	if len(d.spec.Spec.Sources) == 0 && d.mesh == nil && d.relay == nil {
+		why := "give it a source, or let a mesh select it."
+		if t := TreeOf(d.spec); t != "" {
+			why = "see the RelayTree " + t + "."
+		}
+		d.resolved.add(v1alpha1.ReasonSourceNotFound, "The node has no source, and no ReplicationMesh has it for a member: %s", why)
 	}
 	d.Single = Persistent(d.spec) || len(d.spec.Spec.Sinks) > 0
 	d.Secrets = nodeSecrets(d.spec)
@@ -57,6 +79,24 @@ func (p *planner) resolveNode(d *draft) {
 			p.postgres(d, s.Name, Key{}, s.Postgres)
 		case s.Fanout != nil:
 			p.fanout(d, s.Name, s.Fanout)
+		case s.Ingest != nil:
+			d.Single = true
+			d.Sources = append(d.Sources, Source{Name: s.Name, Ingest: s.Ingest})
+		case s.Archive != nil:
+			p.archive(d, s.Name, s.Archive)
+		case s.ArchiveSourceRef != nil:
+			ref := Key{Namespace: d.Key.Namespace, Name: s.ArchiveSourceRef.Name}
+			src := p.sources.archive[ref]
+			if src == nil {
+				d.resolved.add(v1alpha1.ReasonSourceNotFound, "The ArchiveSource %s, which the source %s names, does not exist.", ref.Name, s.Name)
+				continue
+			}
+			src.nodes[d.Key] = true
+			if src.accepted.reason != "" {
+				d.accepted.add(src.accepted.reason, "The ArchiveSource %s is not accepted: %s", ref.Name, strings.Join(src.accepted.messages, " "))
+				continue
+			}
+			p.archive(d, s.Name, &src.spec.Spec)
 		case s.PostgresSourceRef != nil:
 			ref := Key{Namespace: d.Key.Namespace, Name: s.PostgresSourceRef.Name}
 			d.Single = true
@@ -86,6 +126,23 @@ func (p *planner) resolveNode(d *draft) {
 			p.fanout(d, s.Name, &src.spec.Spec)
 		}
 	}
+	if d.mesh != nil {
+		p.mesh(d)
+	}
+	if d.relay != nil {
+		p.relayNode(d)
+	}
+	if d.tree != nil {
+		d.Tree = d.tree.Key
+	}
+	if _, err := ProfileSecret(d.Stores(d.spec)); err != nil {
+		d.accepted.add(v1alpha1.ReasonInvalid, "%s", err)
+	}
+}
+
+func (p *planner) archive(d *draft, name string, spec *v1alpha1.ArchiveSourceSpec) {
+	d.Sources = append(d.Sources, Source{Name: name, Archive: spec})
+	d.Secrets = append(d.Secrets, ArchiveSecrets(spec)...)
 }
 
 func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.PostgresSourceSpec) {
@@ -94,7 +151,7 @@ func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.Postgr
 	owner := []string{d.Key.Namespace, d.Key.Name, name}
 	out := &Postgres{Spec: spec, Slot: derivedName(owner...), Permanent: Persistent(d.spec), Managed: true}
 	if slot := spec.Slot; slot != nil {
-		if slot.Name != "" {
+		if slot.Name != "" && !d.ofExport() { // which reads by a slot of its own
 			out.Slot = slot.Name
 		}
 		out.DropSlot = out.Permanent && slot.DeletionPolicy == v1alpha1.DeletionDelete
@@ -115,11 +172,15 @@ func (p *planner) postgres(d *draft, name string, ref Key, spec *v1alpha1.Postgr
 }
 
 func (p *planner) fanout(d *draft, name string, spec *v1alpha1.FanoutSourceSpec) {
+	if d.spec.Spec.Cursors == v1alpha1.CursorsShared && len(spec.Tables) > 0 {
+		d.accepted.add(v1alpha1.ReasonInvalid, wholeCursor, "The source "+name)
+	}
 	d.Sources = append(d.Sources, Source{Name: name, Fanout: spec})
 	d.Secrets = append(d.Secrets, FanoutSecrets(spec)...)
 	w := WiredSource{Name: name}
 	w.Candidates, d.first[name] = p.candidates(&d.findings, d.Key.Namespace, d.Key, spec)
 	w.Policy = policy(spec.Failover)
+	p.checkTLS(&d.findings, d.Key.Namespace, "The source "+name, spec, w.Candidates)
 	d.Wiring.Sources = append(d.Wiring.Sources, w)
 }
 
@@ -144,7 +205,7 @@ func (p *planner) candidates(f *findings, namespace string, self Key, spec *v1al
 			}
 			parent := p.nodes[k]
 			switch {
-			case parent == nil:
+			case parent == nil || parent.export != nil:
 				f.resolved.add(v1alpha1.ReasonParentNotFound, "The upstream node %s does not exist.", label(k, namespace))
 			case parent.spec.DeletionTimestamp != nil:
 				f.resolved.add(v1alpha1.ReasonParentNotFound, "The upstream node %s is being deleted.", label(k, namespace))
@@ -160,7 +221,7 @@ func (p *planner) candidates(f *findings, namespace string, self Key, spec *v1al
 			}
 			before := len(out)
 			for _, d := range p.order {
-				if d.Key.Namespace == namespace && d.Key != self && d.spec.DeletionTimestamp == nil && selector.Matches(labels.Set(d.spec.Labels)) {
+				if d.Key.Namespace == namespace && d.Key != self && !d.ofExport() && d.spec.DeletionTimestamp == nil && selector.Matches(labels.Set(d.spec.Labels)) {
 					add(p.nodeCandidate(d.spec))
 				}
 			}

@@ -73,7 +73,15 @@ func nodeSecrets(n *v1alpha1.ReplicationNode) []SecretUse {
 		case s.HTTP != nil:
 			u.add(s.HTTP.TokenSecretRef, SecretToken)
 			u.clientTLS(s.HTTP.TLS)
+			for _, h := range s.HTTP.Headers {
+				if r := h.ValueSecretRef; r != nil {
+					u.add(&v1alpha1.LocalReference{Name: r.Name}, r.Key)
+				}
+			}
 		}
+	}
+	for i := range n.Spec.Archives {
+		u.store(&n.Spec.Archives[i].Store)
 	}
 	if s := n.Spec.Serve; s != nil {
 		if s.TLS != nil {
@@ -95,6 +103,8 @@ func SecretsNamed(n *v1alpha1.ReplicationNode) []SecretUse {
 			out = append(out, PostgresSecrets(s.Postgres)...)
 		case s.Fanout != nil:
 			out = append(out, FanoutSecrets(s.Fanout)...)
+		case s.Archive != nil:
+			out = append(out, ArchiveSecrets(s.Archive)...)
 		}
 	}
 	return merge(out)

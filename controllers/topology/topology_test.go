@@ -70,7 +70,13 @@ type world struct {
 	topology.Inputs
 }
 
-func (w *world) plan(t testing.TB) topology.Plan {
+// failing is what a test or a property fails by.
+type failing interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func (w *world) plan(t failing) topology.Plan {
 	t.Helper()
 	p := topology.Compute(w.Inputs)
 	w.remember(p)

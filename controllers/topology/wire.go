@@ -14,9 +14,11 @@ import (
 func (p *planner) wire() {
 	declared, standby, classes := p.edges()
 	p.refuseLoops(declared, standby, classes)
+	p.refuseTreeLoops(declared, classes)
 	p.refuseDepth(declared, classes)
 	for _, d := range p.order {
-		if d.kept = d.refused || d.incomplete(); d.kept {
+		unsure := d.unsure && slices.ContainsFunc(p.in.Last[d.Key].Sources, d.isMesh)
+		if d.kept = d.refused || d.incomplete() || unsure || d.held; d.kept {
 			p.keepLast(d)
 		}
 	}
@@ -36,7 +38,7 @@ func (p *planner) edges() (declared, standby []edge, classes int) {
 			w := &d.Wiring.Sources[i]
 			tables := p.tables(d, w.Name)
 			for j, c := range w.Candidates {
-				if c.Node == (Key{}) {
+				if c.Node == (Key{}) || w.Mesh {
 					continue
 				}
 				all = append(all, edge{parent: c.Node, child: SourceKey{d.Key, w.Name}})
@@ -107,12 +109,17 @@ func (p *planner) refuseDepth(declared []edge, classes int) {
 }
 
 // keepLast puts the wiring that a node has in place of the declared
-// one, without parents that it may no longer read from.
+// one, without parents that it may no longer read from. Its peers in a mesh are
+// those of the mesh as it is now.
 func (p *planner) keepLast(d *draft) {
 	last := p.in.Last[d.Key]
-	d.Wiring.Sources = nil
+	d.Wiring = Wiring{Leaf: last.Leaf, Roots: last.Roots}
 	for _, s := range last.Sources {
-		kept := WiredSource{Name: s.Name, Policy: s.Policy}
+		if d.isMesh(s) && !d.unsure {
+			d.Wiring.Sources = append(d.Wiring.Sources, d.meshWiring())
+			continue
+		}
+		kept := WiredSource{Name: s.Name, Policy: s.Policy, Mesh: d.isMesh(s), Tree: s.Tree, Children: s.Children, Redundancy: s.Redundancy, Readers: s.Readers, Roots: s.Roots}
 		for _, c := range s.Candidates {
 			if parent := p.nodes[c.Node]; parent != nil && !permitted(parent.spec, d.Key.Namespace) {
 				continue
@@ -122,6 +129,11 @@ func (p *planner) keepLast(d *draft) {
 		}
 		d.Wiring.Sources = append(d.Wiring.Sources, kept)
 	}
+}
+
+// isMesh says whether a source that the node was wired with is one of a mesh.
+func (d *draft) isMesh(s WiredSource) bool {
+	return s.Name == MeshSource && !ownSource(d.spec, MeshSource)
 }
 
 // settle says who reads from whom if nothing fails: the declared parents of
@@ -134,6 +146,9 @@ func (p *planner) settle(edges []edge, classes int) {
 	for _, d := range p.order {
 		for i := range d.Wiring.Sources {
 			w := &d.Wiring.Sources[i]
+			if !w.hasParents() {
+				continue
+			}
 			if s := (SourceKey{d.Key, w.Name}); !d.kept && d.first[w.Name] {
 				if first := w.Candidates[0].Node; first != (Key{}) {
 					p.active.add(edge{first, s, scopeOf(s)})
@@ -146,7 +161,7 @@ func (p *planner) settle(edges []edge, classes int) {
 	for _, d := range open {
 		for i := range d.Wiring.Sources {
 			w := &d.Wiring.Sources[i]
-			if s := (SourceKey{d.Key, w.Name}); d.kept || !d.first[w.Name] {
+			if s := (SourceKey{d.Key, w.Name}); w.hasParents() && (d.kept || !d.first[w.Name]) {
 				p.active.choose(s, scopeOf(s), w.Candidates, func(Candidate) bool { return true })
 			}
 		}
@@ -158,7 +173,7 @@ func (p *planner) settle(edges []edge, classes int) {
 		}
 		for _, s := range p.active.bySource[d.Key] {
 			for _, e := range p.active.edges[s] {
-				if parent := p.nodes[e.parent]; parent != nil && (len(parent.Children) == 0 || parent.Children[len(parent.Children)-1] != d.Key) {
+				if parent := p.nodes[e.parent]; d.export == nil && parent != nil && (len(parent.Children) == 0 || parent.Children[len(parent.Children)-1] != d.Key) {
 					parent.Children = append(parent.Children, d.Key)
 				}
 			}
@@ -169,7 +184,7 @@ func (p *planner) settle(edges []edge, classes int) {
 // rooted says whether the node has a source that is no node of the plan.
 func (d *draft) rooted() bool {
 	for _, s := range d.Sources {
-		if s.Postgres != nil {
+		if s.Postgres != nil || s.Ingest != nil || s.Mesh != nil || s.Archive != nil || s.Children != nil {
 			return true
 		}
 	}
@@ -224,7 +239,7 @@ func (p *planner) judgeCandidates(edges []edge) {
 				c := &w.Candidates[j]
 				parent := p.nodes[c.Node]
 				switch {
-				case parent == nil || c.Node == settled:
+				case parent == nil || c.Node == settled || w.Mesh:
 				case seen.below(c.Node, d.Key, scopeOf(s)):
 					c.Eligible, c.Why = false, v1alpha1.ReasonConditionalLoop
 					if d.refused {
@@ -244,7 +259,7 @@ func (p *planner) number() {
 	for _, d := range p.order {
 		last := p.in.Last[d.Key]
 		d.Wiring.Epoch = last.Epoch
-		if last.Epoch == 0 || !sameWiring(last.Sources, d.Wiring.Sources) {
+		if last.Epoch == 0 || !sameWiring(last.Sources, d.Wiring.Sources) || last.Leaf != d.Wiring.Leaf || !slices.Equal(last.Roots, d.Wiring.Roots) {
 			d.Wiring.Epoch++
 		}
 	}
@@ -256,7 +271,9 @@ func sameWiring(a, b []WiredSource) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].Name != b[i].Name || len(a[i].Candidates) != len(b[i].Candidates) || a[i].Policy != b[i].Policy {
+		if a[i].Name != b[i].Name || len(a[i].Candidates) != len(b[i].Candidates) || a[i].Policy != b[i].Policy ||
+			a[i].Redundancy != b[i].Redundancy || !slices.Equal(a[i].Children, b[i].Children) ||
+			!slices.Equal(a[i].Readers, b[i].Readers) || !slices.Equal(a[i].Roots, b[i].Roots) {
 			return false
 		}
 		for j, c := range a[i].Candidates {

@@ -35,7 +35,7 @@ const (
 	NodeName  = "tributary-node"
 	ManagedBy = "tributary"
 
-	// AnnotationConfigHash is the hash of the static configuration that a pod
+	// AnnotationConfigHash is the hash of the fixed configuration that a pod
 	// runs with.
 	AnnotationConfigHash = "tributary.dev/config-hash"
 	// AnnotationDesiredHash is the hash of an object as it was last applied.
@@ -54,12 +54,21 @@ type Options struct {
 type Objects struct {
 	// List in the order to apply it in.
 	List []*unstructured.Unstructured
-	// ConfigHash of the static configuration.
+	// ConfigHash of what of the configuration takes effect as a pod starts.
 	ConfigHash string
 	// Image that the node runs.
 	Image string
 	// Selector of the pods.
 	Selector string
+}
+
+// Workload is what runs the pods.
+func (o *Objects) Workload() *unstructured.Unstructured { return o.List[len(o.List)-1] }
+
+// Rolls says whether an object is of what the pods run with: the workload, and the
+// configuration that they read as they start.
+func (o *Objects) Rolls(u *unstructured.Unstructured) bool {
+	return u == o.Workload() || u.GetKind() == "ConfigMap" && u.GetName() == StaticName(o.Workload().GetName())
 }
 
 // StaticName is the name of the ConfigMap with the static configuration of a
@@ -72,13 +81,7 @@ func WiringName(node string) string { return node + "-wiring" }
 // Build makes all objects of a node. The plan's Action must be Apply.
 func Build(n *v1alpha1.ReplicationNode, plan *topology.Node, o Options) (*Objects, error) {
 	b := builder{n: n, plan: plan, options: o}
-	static, err := Config(n, plan, Layout{}).Marshal()
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(static)
-	b.hash = hex.EncodeToString(sum[:8])
-	wiring, err := b.wiring()
+	objects, err := b.files()
 	if err != nil {
 		return nil, err
 	}
@@ -86,11 +89,7 @@ func Build(n *v1alpha1.ReplicationNode, plan *topology.Node, o Options) (*Object
 		ConfigHash: b.hash, Image: b.image(),
 		Selector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: selector(n.Name)}),
 	}
-	for _, ac := range []any{
-		coreac.ServiceAccount(n.Name, n.Namespace).WithLabels(labels(n.Name)).WithOwnerReferences(owner(n)).WithAutomountServiceAccountToken(false),
-		b.configMap(StaticName(n.Name), staticFile, static),
-		wiring, b.service(), b.networkPolicy(), b.budget(), b.workload(),
-	} {
+	for _, ac := range append(objects, b.service(), b.budget(), b.workload()) {
 		u, err := object(ac)
 		if err != nil {
 			return nil, err
@@ -98,6 +97,35 @@ func Build(n *v1alpha1.ReplicationNode, plan *topology.Node, o Options) (*Object
 		out.List = append(out.List, u)
 	}
 	return out, nil
+}
+
+// files are the objects that the pods are started with, and the policy of who may
+// reach them.
+func (b *builder) files() ([]any, error) {
+	config := Config(b.n, b.plan, Layout{})
+	static, err := config.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	fixed, err := config.Fixed().Marshal()
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(fixed)
+	b.hash = hex.EncodeToString(sum[:8])
+	wiring, err := b.wiring()
+	if err != nil {
+		return nil, err
+	}
+	account := coreac.ServiceAccount(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).WithAutomountServiceAccountToken(false)
+	if t := b.n.Spec.PodTemplate; t != nil && len(t.ServiceAccountAnnotations) > 0 {
+		account.WithAnnotations(t.ServiceAccountAnnotations)
+	}
+	policy := b.networkPolicy()
+	if b.export != nil {
+		policy = b.exportPolicy()
+	}
+	return []any{account, b.configMap(StaticName(b.n.Name), staticFile, static), wiring, policy}, nil
 }
 
 // BuildWiring makes the ConfigMap with the wiring alone, for a plan whose
@@ -141,16 +169,33 @@ type builder struct {
 	plan    *topology.Node
 	options Options
 	hash    string
+	// export that the node runs, and ends; nil for one that goes on.
+	export *v1alpha1.ArchiveExport
+}
+
+func (b *builder) owner() *metaac.OwnerReferenceApplyConfiguration {
+	if b.export != nil {
+		return exportOwner(b.export)
+	}
+	return owner(b.n)
+}
+
+func (b *builder) selector() map[string]string {
+	m := selector(b.n.Name)
+	if b.export != nil {
+		m[LabelName] = ExportName
+	}
+	return m
+}
+
+func (b *builder) labels() map[string]string {
+	m := b.selector()
+	m[LabelManagedBy] = ManagedBy
+	return m
 }
 
 func selector(node string) map[string]string {
 	return map[string]string{LabelName: NodeName, LabelInstance: node}
-}
-
-func labels(node string) map[string]string {
-	m := selector(node)
-	m[LabelManagedBy] = ManagedBy
-	return m
 }
 
 func owner(n *v1alpha1.ReplicationNode) *metaac.OwnerReferenceApplyConfiguration {
@@ -166,7 +211,7 @@ func (b *builder) image() string {
 }
 
 func (b *builder) configMap(name, file string, data []byte) *coreac.ConfigMapApplyConfiguration {
-	return coreac.ConfigMap(name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+	return coreac.ConfigMap(name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).
 		WithData(map[string]string{file: string(data)})
 }
 
@@ -179,8 +224,8 @@ func (b *builder) wiring() (*coreac.ConfigMapApplyConfiguration, error) {
 }
 
 func (b *builder) service() *coreac.ServiceApplyConfiguration {
-	return coreac.Service(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
-		WithSpec(coreac.ServiceSpec().WithClusterIP(corev1.ClusterIPNone).WithSelector(selector(b.n.Name)).WithPorts(
+	return coreac.Service(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).
+		WithSpec(coreac.ServiceSpec().WithClusterIP(corev1.ClusterIPNone).WithSelector(b.selector()).WithPorts(
 			coreac.ServicePort().WithName("grpc-replication").WithProtocol(corev1.ProtocolTCP).WithAppProtocol("grpc").
 				WithPort(topology.Port(b.n)).WithTargetPort(intstr.FromString(portReplication)),
 			coreac.ServicePort().WithName("http").WithProtocol(corev1.ProtocolTCP).WithAppProtocol("http").
@@ -190,9 +235,9 @@ func (b *builder) service() *coreac.ServiceApplyConfiguration {
 
 // budget lets one pod of the node be evicted at a time.
 func (b *builder) budget() *policyac.PodDisruptionBudgetApplyConfiguration {
-	return policyac.PodDisruptionBudget(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+	return policyac.PodDisruptionBudget(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).
 		WithSpec(policyac.PodDisruptionBudgetSpec().WithMaxUnavailable(intstr.FromInt32(1)).
-			WithSelector(metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))))
+			WithSelector(metaac.LabelSelector().WithMatchLabels(b.selector())))
 }
 
 // networkPolicy lets in whoever is in the node's namespace or in one that may
@@ -209,13 +254,13 @@ func (b *builder) networkPolicy() *networkac.NetworkPolicyApplyConfiguration {
 			readers.WithFrom(networkac.NetworkPolicyPeer().WithNamespaceSelector(namespaces))
 		}
 	}
-	spec := networkac.NetworkPolicySpec().WithPodSelector(metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))).
+	spec := networkac.NetworkPolicySpec().WithPodSelector(metaac.LabelSelector().WithMatchLabels(b.selector())).
 		WithPolicyTypes(networkingv1.PolicyTypeIngress).WithIngress(readers)
 	if ns := b.options.ManagerNamespace; ns != "" {
 		spec.WithIngress(networkac.NetworkPolicyIngressRule().WithPorts(tcp(portHTTP)).WithFrom(
 			networkac.NetworkPolicyPeer().WithNamespaceSelector(metaac.LabelSelector().WithMatchLabels(map[string]string{corev1.LabelMetadataName: ns}))))
 	}
-	return networkac.NetworkPolicy(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
+	return networkac.NetworkPolicy(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).WithSpec(spec)
 }
 
 func tcp(port string) *networkac.NetworkPolicyPortApplyConfiguration {
@@ -232,7 +277,7 @@ func (b *builder) workload() any {
 	case b.n.Spec.Replicas != nil:
 		replicas = *b.n.Spec.Replicas
 	}
-	match := metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))
+	match := metaac.LabelSelector().WithMatchLabels(b.selector())
 	if b.plan.Single {
 		// Parallel, since an ordered StatefulSet never replaces a pod that has not
 		// become ready, whatever is mended in its configuration.
@@ -243,7 +288,7 @@ func (b *builder) workload() any {
 		if topology.Persistent(b.n) {
 			spec.WithVolumeClaimTemplates(b.claim()).WithPersistentVolumeClaimRetentionPolicy(b.retention())
 		}
-		sts := appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).WithSpec(spec)
+		sts := appsac.StatefulSet(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).WithSpec(spec)
 		if slots := DropSlots(b.plan); len(slots) > 0 {
 			sts.WithAnnotations(map[string]string{AnnotationDropSlots: strings.Join(slots, ",")})
 		}
@@ -252,7 +297,7 @@ func (b *builder) workload() any {
 	// A pod is added before one is taken away, so that readers have a place to
 	// move to.
 	rolling := appsac.RollingUpdateDeployment().WithMaxSurge(intstr.FromInt32(1)).WithMaxUnavailable(intstr.FromInt32(0))
-	return appsac.Deployment(b.n.Name, b.n.Namespace).WithLabels(labels(b.n.Name)).WithOwnerReferences(owner(b.n)).
+	return appsac.Deployment(b.n.Name, b.n.Namespace).WithLabels(b.labels()).WithOwnerReferences(b.owner()).
 		WithSpec(appsac.DeploymentSpec().WithReplicas(replicas).WithSelector(match).WithTemplate(b.pod()).
 			WithStrategy(appsac.DeploymentStrategy().WithType("RollingUpdate").WithRollingUpdate(rolling)))
 }

@@ -29,6 +29,9 @@ type Layout struct {
 	WiringFile string
 	// SecretDir gives the directory that the keys of a Secret are files in.
 	SecretDir func(secret string) string
+	// VolumeDir gives the directory that a volume of an archive is mounted at, by its
+	// name: claim/NAME or configmap/NAME.
+	VolumeDir func(volume string) string
 	// StoreDir is the directory of a persistent store, and ScratchDir the one for
 	// what it spills.
 	StoreDir, ScratchDir string
@@ -45,6 +48,9 @@ func Config(n *v1alpha1.ReplicationNode, plan *topology.Node, l Layout) *nodecon
 	if l.SecretDir == nil {
 		l.SecretDir = mountedAt
 	}
+	if l.VolumeDir == nil {
+		l.VolumeDir = func(volume string) string { return path.Join(archivesDir, volume) }
+	}
 	if l.StoreDir == "" {
 		l.StoreDir, l.ScratchDir = path.Join(volumeDir, "store"), scratchDir
 	}
@@ -58,21 +64,40 @@ func Config(n *v1alpha1.ReplicationNode, plan *topology.Node, l Layout) *nodecon
 		c.Listen.Replication = fmt.Sprintf(":%d", topology.Port(n))
 	}
 	c.Storage = storage(n, l)
-	c.Serve = serve(n.Spec.Serve, l)
+	if n.Spec.Cursors == v1alpha1.CursorsShared {
+		c.Cursors = nodeconfig.CursorsShared
+	}
+	c.Serve, c.Limits = serve(n.Spec.Serve, l), limits(n.Spec.Serve)
 	for i := range n.Spec.Sinks {
 		c.Sinks = append(c.Sinks, sink(&n.Spec.Sinks[i], l))
+	}
+	for i := range n.Spec.Archives {
+		c.Archives = append(c.Archives, nodeArchive(&n.Spec.Archives[i], l))
 	}
 	if n.Spec.DrainTimeout != nil {
 		c.DrainTimeout = n.Spec.DrainTimeout.Duration
 	}
 	for _, s := range plan.Sources {
 		out := nodeconfig.Source{Name: s.Name}
-		if s.Postgres != nil {
+		switch {
+		case s.Postgres != nil:
 			out.Postgres = postgres(s.Postgres, l)
-		} else {
+		case s.Ingest != nil:
+			out.Ingest = ingest(s.Ingest)
+		case s.Archive != nil:
+			out.Archive = archiveSource(s.Archive, l)
+		case s.Mesh != nil:
+			out.Mesh = mesh(n, s.Mesh, l)
+			c.Conflicts = conflicts(s.Mesh.Conflicts, n.Namespace)
+		case s.Children != nil:
+			out.Children = joinTree(c, n, s.Children, plan.Branch, l)
+		default:
 			out.Fanout = fanout(s.Fanout, l)
 		}
 		c.Sources = append(c.Sources, out)
+	}
+	if plan.Leaf != nil {
+		leaveTo(c, n, plan.Leaf)
 	}
 	c.SetDefaults()
 	return c
@@ -132,17 +157,23 @@ func size(q *resource.Quantity) nodeconfig.Size {
 }
 
 func postgres(p *topology.Postgres, l Layout) *nodeconfig.Postgres {
-	out := &nodeconfig.Postgres{
-		Hosts:              hosts(p.Spec.Hosts),
-		Database:           p.Spec.Database,
-		UserFile:           l.file(&p.Spec.CredentialsSecretRef, topology.SecretUsername),
-		PasswordFile:       l.file(&p.Spec.CredentialsSecretRef, topology.SecretPassword),
+	return &nodeconfig.Postgres{
+		PostgresServer:     server(p.Spec.Hosts, p.Spec.Database, &p.Spec.CredentialsSecretRef, p.Spec.TLS, l),
 		TargetSessionAttrs: targets[p.Spec.TargetSessionAttrs],
 		Publication:        nodeconfig.Publication{Name: p.Publication, Managed: p.Managed},
 		Slot:               p.Slot,
 		Tables:             tables(p.Spec.Tables),
 	}
-	if t := p.Spec.TLS; t != nil {
+}
+
+func server(hosts []v1alpha1.PostgresHost, database string, login *v1alpha1.LocalReference, t *v1alpha1.PostgresTLS, l Layout) nodeconfig.PostgresServer {
+	out := nodeconfig.PostgresServer{
+		Database: database, UserFile: l.file(login, topology.SecretUsername), PasswordFile: l.file(login, topology.SecretPassword),
+	}
+	for _, h := range hosts {
+		out.Hosts = append(out.Hosts, nodeconfig.Host{Host: h.Host, Port: int(h.Port)})
+	}
+	if t != nil {
 		out.SSLMode, out.SSLRootCert = sslModes[t.Mode], l.file(t.CASecretRef, topology.SecretCA)
 		out.SSLCert, out.SSLKey = l.file(t.CertSecretRef, topology.SecretCert), l.file(t.CertSecretRef, topology.SecretKey)
 	}
@@ -154,12 +185,70 @@ func fanout(s *v1alpha1.FanoutSourceSpec, l Layout) *nodeconfig.Fanout {
 		Comparator: string(s.Comparator), Ordering: string(s.Ordering),
 		TLS: clientTLS(s.TLS, l), TokenFile: l.file(s.TokenSecretRef, topology.SecretToken),
 	}
-	for _, t := range s.Tables {
+	out.Tables = fanoutTables(s.Tables)
+	return out
+}
+
+func fanoutTables(ts []v1alpha1.FanoutTable) (out []nodeconfig.FanoutTable) {
+	for _, t := range ts {
 		ft := nodeconfig.FanoutTable{Schema: t.Schema, Name: t.Name, Columns: t.Columns}
 		for _, w := range t.Where {
 			ft.Where = append(ft.Where, nodeconfig.Condition{Column: w.Column, Operator: string(w.Operator), Values: w.Values})
 		}
-		out.Tables = append(out.Tables, ft)
+		out = append(out, ft)
+	}
+	return out
+}
+
+// mesh is the source that a mesh gives a member.
+func mesh(n *v1alpha1.ReplicationNode, s *v1alpha1.ReplicationMeshSpec, l Layout) *nodeconfig.Mesh {
+	return &nodeconfig.Mesh{Tables: fanoutTables(s.Tables), TLS: peerTLS(n, s.TLS, l), TokenFile: l.file(s.TokenSecretRef, topology.SecretToken)}
+}
+
+// peerTLS is how a node connects to others as its mesh or tree says. Where that names no
+// certificate, nodes show the one that they serve with.
+func peerTLS(n *v1alpha1.ReplicationNode, t *v1alpha1.ClientTLS, l Layout) *nodeconfig.ClientTLS {
+	out := clientTLS(t, l)
+	if serve := n.Spec.Serve; out != nil && t.CertSecretRef == nil && serve != nil && serve.TLS != nil {
+		out.CertFile, out.KeyFile = l.file(&serve.TLS.SecretRef, topology.SecretCert), l.file(&serve.TLS.SecretRef, topology.SecretKey)
+	}
+	return out
+}
+
+// conflicts are the policies of a mesh or a tree in namespace.
+func conflicts(all []v1alpha1.TableConflicts, namespace string) (out []nodeconfig.Conflict) {
+	for _, t := range all {
+		q := nodeconfig.Conflict{
+			Table: nodeconfig.Table{Schema: t.Schema, Name: t.Name}, Policy: string(t.Policy), OwnerColumn: t.OwnerColumn, OriginColumn: t.OriginColumn,
+		}
+		for _, o := range t.Owners {
+			q.Owners = append(q.Owners, nodeconfig.Owner{Value: o.Value, Prefix: o.Prefix, Node: namespace + "/" + o.Node})
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+func ingest(s *v1alpha1.IngestSource) *nodeconfig.Ingest {
+	out := &nodeconfig.Ingest{Volatile: s.Volatile}
+	for _, t := range s.Tables {
+		it := nodeconfig.IngestTable{Schema: t.Schema, Name: t.Name}
+		for _, c := range t.Columns {
+			it.Columns = append(it.Columns, nodeconfig.IngestColumn{Name: c.Name, Type: c.Type, Key: c.Key})
+		}
+		out.Tables = append(out.Tables, it)
+	}
+	if k := s.Idempotency; k != nil {
+		out.Idempotency.MaxKeys = int(k.MaxKeys)
+		if k.Retention != nil {
+			out.Idempotency.Retention = k.Retention.Duration
+		}
+	}
+	if p := s.Pending; p != nil {
+		out.Pending = nodeconfig.Pending{MaxBatches: int(p.MaxBatches), MaxBytes: size(p.MaxBytes)}
+	}
+	if s.Timeout != nil {
+		out.Timeout = s.Timeout.Duration
 	}
 	return out
 }
@@ -168,18 +257,32 @@ func sink(s *v1alpha1.NodeSink, l Layout) nodeconfig.Sink {
 	out := nodeconfig.Sink{Name: s.Name, Tables: tables(s.Tables), OnReject: string(s.OnReject)}
 	if p := s.Postgres; p != nil {
 		out.Postgres = &nodeconfig.PostgresSink{
-			Hosts: hosts(p.Hosts), Database: p.Database,
-			UserFile:     l.file(&p.CredentialsSecretRef, topology.SecretUsername),
-			PasswordFile: l.file(&p.CredentialsSecretRef, topology.SecretPassword),
-			Schema:       p.Schema, CreateTables: p.CreateTables,
-		}
-		if t := p.TLS; t != nil {
-			out.Postgres.SSLMode, out.Postgres.SSLRootCert = sslModes[t.Mode], l.file(t.CASecretRef, topology.SecretCA)
-			out.Postgres.SSLCert, out.Postgres.SSLKey = l.file(t.CertSecretRef, topology.SecretCert), l.file(t.CertSecretRef, topology.SecretKey)
+			PostgresServer: server(p.Hosts, p.Database, &p.CredentialsSecretRef, p.TLS, l), Schema: p.Schema, CreateTables: p.CreateTables, Provenance: p.Provenance,
 		}
 	}
+	if d := s.DeadLetters; d != nil {
+		out.DeadLetters.MaxEntries = int(d.MaxEntries)
+	}
 	if h := s.HTTP; h != nil {
-		out.HTTP = &nodeconfig.HTTPSink{URL: h.URL, TokenFile: l.file(h.TokenSecretRef, topology.SecretToken), TLS: clientTLS(h.TLS, l)}
+		out.HTTP = httpSink(h, l)
+	}
+	return out
+}
+
+func httpSink(h *v1alpha1.HTTPSink, l Layout) *nodeconfig.HTTPSink {
+	out := &nodeconfig.HTTPSink{
+		URL: h.URL, TokenFile: l.file(h.TokenSecretRef, topology.SecretToken), TLS: clientTLS(h.TLS, l),
+		Gzip: h.Gzip, MaxBatchBytes: size(h.MaxBatchBytes),
+	}
+	if h.Timeout != nil {
+		out.Timeout = h.Timeout.Duration
+	}
+	for _, d := range h.Headers {
+		header := nodeconfig.HTTPHeader{Name: d.Name, Value: d.Value}
+		if r := d.ValueSecretRef; r != nil {
+			header.ValueFile = path.Join(l.SecretDir(r.Name), r.Key)
+		}
+		out.Headers = append(out.Headers, header)
 	}
 	return out
 }
@@ -209,14 +312,14 @@ func serve(s *v1alpha1.NodeServe, l Layout) (out nodeconfig.Serve) {
 		out.TokensDir = l.SecretDir(s.TokensSecretRef.Name)
 	}
 	for _, p := range s.Permissions {
-		out.Permissions = append(out.Permissions, nodeconfig.Permission{Reader: p.Reader, Tables: tables(p.Tables)})
+		out.Permissions = append(out.Permissions, nodeconfig.Permission{Reader: p.Reader, Tables: tables(p.Tables), Writes: tables(p.Writes), Nodes: p.Nodes})
 	}
 	return out
 }
 
-func hosts(refs []v1alpha1.PostgresHost) (out []nodeconfig.Host) {
-	for _, h := range refs {
-		out = append(out, nodeconfig.Host{Host: h.Host, Port: int(h.Port)})
+func limits(s *v1alpha1.NodeServe) (out nodeconfig.Limits) {
+	if s != nil && s.Limits != nil {
+		out.MaxReaders, out.MaxPeerReaders, out.AdmitRate = int(s.Limits.MaxReaders), int(s.Limits.MaxPeerReaders), int(s.Limits.AdmitRate)
 	}
 	return out
 }

@@ -5,8 +5,9 @@
 // a headless Service, so that clients see each replica; two ConfigMaps; a
 // ServiceAccount without a token; a PodDisruptionBudget and a NetworkPolicy.
 //
-// The ConfigMap name-static holds node.yaml; its hash is in the pod template, so
-// a change of it rolls the pods. The ConfigMap name-wiring holds wiring.yaml and
+// The ConfigMap name-static holds node.yaml; the hash of all of it but the tables
+// of PostgreSQL sources is in the pod template, so a change of it rolls the pods,
+// and nodes take up other tables while they run. The ConfigMap name-wiring holds wiring.yaml and
 // is not in the hash: nodes reload it while they run.
 //
 // Secrets are mounted as files, only the keys that are used, and are in no

@@ -186,13 +186,18 @@ func TestEverythingOfASpec(t *testing.T) {
 	n.Spec.Serve = &v1alpha1.NodeServe{
 		TLS: &v1alpha1.ServeTLS{SecretRef: named("me"), ClientCASecretRef: new(named("ca"))}, TokensSecretRef: new(named("readers")),
 		Permissions: []v1alpha1.ReadPermission{{Reader: "billing", Tables: []v1alpha1.TableReference{{Schema: "public", Name: "orders"}}}},
+		Limits:      &v1alpha1.ServeLimits{MaxReaders: 100, AdmitRate: 20},
 	}
 	n.Spec.Sinks = []v1alpha1.NodeSink{
 		{Name: "copy", Postgres: &v1alpha1.PostgresSink{
 			Hosts: []v1alpha1.PostgresHost{{Host: "copy"}}, Database: "copy", CredentialsSecretRef: named("copy"), CreateTables: true,
 			TLS: &v1alpha1.PostgresTLS{Mode: v1alpha1.PostgresTLSVerifyFull, CASecretRef: new(named("ca")), CertSecretRef: new(named("me"))},
 		}},
-		{Name: "push", HTTP: &v1alpha1.HTTPSink{URL: "https://x.test/y", TokenSecretRef: new(named("token"))}, OnReject: v1alpha1.RejectDeadLetter},
+		{Name: "push", OnReject: v1alpha1.RejectDeadLetter, DeadLetters: &v1alpha1.SinkDeadLetters{MaxEntries: 7}, HTTP: &v1alpha1.HTTPSink{
+			URL: "https://x.test/y", TokenSecretRef: new(named("token")), Gzip: true,
+			Timeout: &metav1.Duration{Duration: 5 * time.Second}, MaxBatchBytes: new(resource.MustParse("2Mi")),
+			Headers: []v1alpha1.HTTPHeader{{Name: "X-Tenant", Value: "shop"}, {Name: "X-Key", ValueSecretRef: &v1alpha1.SecretKeyReference{Name: "token", Key: "api"}}},
+		}},
 	}
 	o := build(t, n, root())
 	c := static(t, o, "edge")
@@ -210,8 +215,17 @@ func TestEverythingOfASpec(t *testing.T) {
 		t.Error(d)
 	}
 	if len(c.Sinks) != 2 || c.Sinks[0].Postgres.SSLKey != secret("me", "tls.key") || !c.Sinks[0].Postgres.CreateTables || c.Sinks[0].OnReject != "Hold" ||
-		c.Sinks[1].HTTP.TokenFile != secret("token", "token") || c.Sinks[1].OnReject != "DeadLetter" {
+		c.Sinks[1].OnReject != "DeadLetter" || c.Sinks[1].DeadLetters.MaxEntries != 7 {
 		t.Errorf("%+v", c.Sinks)
+	}
+	if d := cmp.Diff(&nodeconfig.HTTPSink{
+		URL: "https://x.test/y", TokenFile: secret("token", "token"), Gzip: true, Timeout: 5 * time.Second, MaxBatchBytes: 2 << 20,
+		Headers: []nodeconfig.HTTPHeader{{Name: "X-Tenant", Value: "shop"}, {Name: "X-Key", ValueFile: secret("token", "api")}},
+	}, c.Sinks[1].HTTP); d != "" {
+		t.Error(d)
+	}
+	if l := c.Limits; l.MaxReaders != 100 || l.MaxPeerReaders != 100 || l.AdmitRate != 20 {
+		t.Errorf("%+v", l)
 	}
 	var keys []string
 	for _, v := range find[appsv1.StatefulSet](t, o, "StatefulSet", "edge").Spec.Template.Spec.Volumes {
@@ -223,7 +237,7 @@ func TestEverythingOfASpec(t *testing.T) {
 			keys = append(keys, v.Secret.SecretName+": "+strings.Join(used, " "))
 		}
 	}
-	if d := cmp.Diff([]string{"copy: username password", "ca: ca.crt", "me: tls.crt tls.key", "token: token", "readers: "}, keys); d != "" {
+	if d := cmp.Diff([]string{"copy: username password", "ca: ca.crt", "me: tls.crt tls.key", "token: token api", "readers: "}, keys); d != "" {
 		t.Error(d)
 	}
 	if got := topology.SecretsNamed(&n); len(got) != 5 {

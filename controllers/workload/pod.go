@@ -38,7 +38,7 @@ func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
 		maps.Copy(podLabels, template.Labels)
 		maps.Copy(annotations, template.Annotations)
 	}
-	maps.Copy(podLabels, labels(b.n.Name))
+	maps.Copy(podLabels, b.labels())
 	annotations[AnnotationConfigHash] = b.hash
 
 	volumes, mounts := b.volumes()
@@ -53,6 +53,10 @@ func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
 		WithSecurityContext(podSecurity()).
 		WithVolumes(volumes...).
 		WithContainers(b.container(mounts))
+	if b.export != nil {
+		spec.WithRestartPolicy(corev1.RestartPolicyNever) // each try leaves its last word
+		podLabels[LabelExport] = b.export.Name
+	}
 	if template != nil {
 		spec.WithNodeSelector(template.NodeSelector)
 		for _, s := range template.ImagePullSecrets {
@@ -67,7 +71,7 @@ func (b *builder) pod() *coreac.PodTemplateSpecApplyConfiguration {
 	} else {
 		spec.WithTopologySpreadConstraints(coreac.TopologySpreadConstraint().
 			WithMaxSkew(1).WithTopologyKey(corev1.LabelHostname).WithWhenUnsatisfiable(corev1.ScheduleAnyway).
-			WithLabelSelector(metaac.LabelSelector().WithMatchLabels(selector(b.n.Name))))
+			WithLabelSelector(metaac.LabelSelector().WithMatchLabels(b.selector())))
 	}
 	return coreac.PodTemplateSpec().WithLabels(podLabels).WithAnnotations(annotations).WithSpec(spec)
 }
@@ -108,6 +112,13 @@ func (b *builder) container(mounts []*coreac.VolumeMountApplyConfiguration) *cor
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(2).WithFailureThreshold(3)).
 		WithLifecycle(coreac.Lifecycle().WithPreStop(coreac.LifecycleHandler().WithSleep(coreac.SleepAction().WithSeconds(preStopSeconds)))).
 		WithSecurityContext(containerSecurity())
+	if env := b.profileEnv(); env != nil {
+		c.WithEnv(env)
+	}
+	if b.export != nil {
+		c.WithArgs("--archive-once", "--result", resultFile).WithTerminationMessagePath(resultFile).WithTerminationMessagePolicy(corev1.TerminationMessageFallbackToLogsOnError)
+		c.ReadinessProbe, c.Lifecycle = nil, nil // it serves nobody
+	}
 	if topology.Persistent(b.n) { // a large store takes a while to open
 		c.WithStartupProbe(probe("/healthz").WithPeriodSeconds(2).WithFailureThreshold(openSeconds / 2))
 	}
@@ -155,6 +166,9 @@ func (b *builder) volumes() (volumes []*coreac.VolumeApplyConfiguration, mounts 
 			secret.WithItems(coreac.KeyToPath().WithKey(k).WithPath(k))
 		}
 		add(coreac.Volume().WithSecret(secret), fmt.Sprintf("secret-%d", i), mountedAt(use.Name), true)
+	}
+	for i, v := range b.archiveVolumes() {
+		add(v.volume, fmt.Sprintf("archive-%d", i), v.at, v.readOnly)
 	}
 	return volumes, mounts
 }

@@ -26,7 +26,7 @@ func (b *builder) claim() *coreac.PersistentVolumeClaimApplyConfiguration {
 		spec.WithStorageClassName(*st.StorageClassName)
 	}
 	c := &coreac.PersistentVolumeClaimApplyConfiguration{Spec: spec}
-	return c.WithAPIVersion("v1").WithKind("PersistentVolumeClaim").WithName(claimName).WithLabels(labels(b.n.Name))
+	return c.WithAPIVersion("v1").WithKind("PersistentVolumeClaim").WithName(claimName).WithLabels(b.labels())
 }
 
 // retention says what becomes of the claim. A node that is suspended, and so

@@ -100,12 +100,15 @@ func TestSlotHolder(t *testing.T) {
 		t.Fatalf("%v\n%s", err, static)
 	}
 	want := &nodeconfig.Postgres{
-		Hosts: []nodeconfig.Host{{Host: "db.example", Port: 5432}}, Database: "shop",
-		UserFile: "/etc/tributary/secrets/login/username", PasswordFile: "/etc/tributary/secrets/login/password",
-		SSLMode: "verify-full", SSLRootCert: "/etc/tributary/secrets/login/ca.crt", TargetSessionAttrs: "read-write",
-		Publication: nodeconfig.Publication{Name: c.Sources[0].Postgres.Publication.Name, Managed: true},
-		Slot:        c.Sources[0].Postgres.Slot,
-		Tables:      []nodeconfig.Table{{Schema: "public", Name: "orders"}},
+		PostgresServer: nodeconfig.PostgresServer{
+			Hosts: []nodeconfig.Host{{Host: "db.example", Port: 5432}}, Database: "shop",
+			UserFile: "/etc/tributary/secrets/login/username", PasswordFile: "/etc/tributary/secrets/login/password",
+			SSLMode: "verify-full", SSLRootCert: "/etc/tributary/secrets/login/ca.crt",
+		},
+		TargetSessionAttrs: "read-write",
+		Publication:        nodeconfig.Publication{Name: c.Sources[0].Postgres.Publication.Name, Managed: true},
+		Slot:               c.Sources[0].Postgres.Slot,
+		Tables:             []nodeconfig.Table{{Schema: "public", Name: "orders"}},
 	}
 	if d := cmp.Diff(want, c.Sources[0].Postgres); d != "" {
 		t.Error(d)
@@ -199,6 +202,15 @@ func TestCaseK16(t *testing.T) {
 	}
 	if template(static) == template(before) || template(static) != static.ConfigHash {
 		t.Error("a static change does not roll the pods")
+	}
+
+	more := root()
+	more.Spec.Sources[0].Postgres.Tables = append(more.Spec.Sources[0].Postgres.Tables, v1alpha1.TableReference{Schema: "public", Name: "items"})
+	one, two := build(t, root()), build(t, more)
+	for i, u := range one.List {
+		if changed := !cmp.Equal(u, two.List[i]); changed != (u.GetName() == "root-static") {
+			t.Errorf("another table: %s %s changed is %v", u.GetKind(), u.GetName(), changed)
+		}
 	}
 }
 

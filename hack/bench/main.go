@@ -32,6 +32,7 @@ type bench struct {
 	readers int
 	pg      *testpg.Server
 	out     results
+	only    string
 	names   []string // of the measures, in order
 
 	decoded rate // pg_recvlogical to nowhere
@@ -73,6 +74,7 @@ func main() {
 	flag.IntVar(&b.rows, "changes", 500_000, "changes of each measurement")
 	flag.IntVar(&b.txns, "transactions", 500, "transactions they come in")
 	flag.IntVar(&b.readers, "readers", 100, "readers of the measurement with many")
+	flag.StringVar(&b.only, "only", "", "take only the measurements that have this in their names; what a ratio needs must be among them")
 	compare := flag.String("compare", "", "compare the results with those of an earlier run, in this file, and run nothing")
 	bare := flag.String("bare", "", "serve the frames in this file by gRPC alone (the benchmark starts itself with it)")
 	flag.Parse()
@@ -131,7 +133,16 @@ func (b *bench) run(ctx context.Context, out string) error {
 		{fmt.Sprintf("a journal to %d readers, and the limit: bare gRPC", b.readers), b.fan},
 		{"the limit: COPY TO STDOUT, and a baseline", b.baseline},
 		{"latency over two hops", b.latency},
+		{"many origins over one session", b.origins},
+		{"failover in a mesh", b.failover},
+		{"isolation of origins", b.isolation},
+		{"a relay tree", b.tree},
+		{"hot keys through a relay", b.coalescing},
+		{"archives", b.archives},
 	} {
+		if !strings.Contains(m.what, b.only) {
+			continue
+		}
 		step(m.what)
 		if err := m.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", m.what, err)

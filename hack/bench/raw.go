@@ -231,29 +231,36 @@ func serveBare(ctx context.Context, path string) error {
 	return s.Serve(l)
 }
 
-// startBare runs serveBare in a process of its own, as a node is.
-func startBare(ctx context.Context, path string) (address string, stop func(), err error) {
+// bareServer is serveBare in a process of its own, as a node is.
+type bareServer struct {
+	address string
+	pid     int
+	stop    func()
+}
+
+func startBare(ctx context.Context, path string) (*bareServer, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self, "-bare", path)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	stop = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	s := &bareServer{pid: cmd.Process.Pid, stop: func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		stop()
-		return "", nil, err
+		s.stop()
+		return nil, err
 	}
-	return strings.TrimSpace(line), stop, nil
+	s.address = strings.TrimSpace(line)
+	return s, nil
 }
 
 // readBare reads what serveBare sends.

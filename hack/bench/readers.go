@@ -158,7 +158,7 @@ func (c *counter) Progress(_ context.Context, key engine.CursorKey, _, through e
 	return nil
 }
 
-func (c *counter) Head(engine.LogID, engine.Position, engine.Time) {}
+func (c *counter) Head(engine.LogID, engine.Head) {}
 
 func (c *counter) Carry(engine.LogID, engine.Comparator, []string, []engine.TableName) error {
 	return nil

@@ -53,8 +53,8 @@ func Run(ctx context.Context, o Options) error {
 	var complained string
 	for first := true; ; first = false {
 		sum, err := digestFiles(o.Files)
-		if err == nil && sum != last {
-			if err = r.reconcile(ctx); err == nil {
+		if changed := sum != last; err == nil && (changed || r.moving()) {
+			if err = r.reconcile(ctx); err == nil && changed {
 				last, complained = sum, ""
 				fmt.Fprintf(r.out, "The topology runs; draw it by: tributary tree --run %s\n", o.Dir)
 			}
@@ -82,6 +82,8 @@ type runner struct {
 	out     io.Writer
 	running map[topology.Key]*running
 	wirings map[topology.Key]topology.Wiring
+	plan    topology.Plan
+	said    string // what the plan found
 	nodes   map[topology.Key]*v1alpha1.ReplicationNode
 	ports   map[topology.Key]int // first of a node's two; kept while the run lasts
 }
@@ -97,7 +99,8 @@ func (r *runner) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(m.Nodes) == 0 {
+	nodes := r.withDraining(m)
+	if len(nodes) == 0 {
 		return fmt.Errorf("no ReplicationNode was found in %q", r.o.Files)
 	}
 	secrets, err := loadSecrets(r.o.Files)
@@ -107,14 +110,26 @@ func (r *runner) reconcile(ctx context.Context) error {
 	if err := secrets.write(r.secretDir); err != nil {
 		return err
 	}
-	r.assignPorts(m.Nodes)
+	r.assignPorts(nodes)
 	in := m.Inputs()
+	in.Nodes = nodes
 	in.Secrets = secrets.keys()
+	in.Relays = r.reports(ctx)
 	in.Last = r.wirings
 	in.Address = func(n *v1alpha1.ReplicationNode) string { return r.replication(keyOf(n)) }
 	plan := topology.Compute(in)
-	for _, f := range m.Findings(plan) {
-		fmt.Fprintln(r.out, f)
+	r.plan = plan
+	if said := fmt.Sprint(m.Findings(plan)); said != r.said {
+		r.said = said
+		for _, f := range m.Findings(plan) {
+			fmt.Fprintln(r.out, f)
+		}
+	}
+	for _, t := range plan.Trees {
+		for _, k := range t.Remove {
+			delete(plan.Nodes, k)
+			delete(r.nodes, k)
+		}
 	}
 	var errs []error
 	keep := map[topology.Key]bool{}
@@ -131,7 +146,7 @@ func (r *runner) reconcile(ctx context.Context) error {
 	}
 	for k, run := range r.running {
 		if !keep[k] {
-			fmt.Fprintf(r.out, "%s is no longer in the files: stopping it\n", k)
+			fmt.Fprintf(r.out, "%s is no longer asked for: stopping it\n", k)
 			run.proc.Stop()
 			delete(r.running, k)
 		}
@@ -191,6 +206,9 @@ func (r *runner) nodeConfig(n *topology.Node, wiringFile string) *nodeconfig.Con
 		SecretDir: func(secret string) string {
 			return r.secretDir(topology.Key{Namespace: n.Key.Namespace, Name: secret})
 		},
+		VolumeDir: func(volume string) string {
+			return filepath.Join(r.o.Dir, "volumes", n.Key.Namespace, filepath.FromSlash(volume))
+		},
 		StoreDir: filepath.Join(filepath.Dir(wiringFile), "store"),
 		Listen:   nodeconfig.Listen{Replication: r.replication(n.Key), HTTP: r.http(n.Key)},
 	})
@@ -228,7 +246,17 @@ func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(
 func (r *runner) writeState() {
 	st := State{Nodes: []NodeState{}}
 	for _, k := range slices.SortedFunc(maps.Keys(r.running), compareKeys) {
-		st.Nodes = append(st.Nodes, NodeState{ID: k.String(), HTTP: "http://" + r.http(k), Replication: r.replication(k), PID: r.running[k].proc.PID()})
+		n := NodeState{ID: k.String(), HTTP: "http://" + r.http(k), Replication: r.replication(k), PID: r.running[k].proc.PID()}
+		if p := r.plan.Nodes[k]; p != nil {
+			n.Branch = p.Branch
+			if p.Mesh != (topology.Key{}) {
+				n.Mesh = p.Mesh.String()
+			}
+			if p.Tree != (topology.Key{}) {
+				n.RelayTree = p.Tree.String()
+			}
+		}
+		st.Nodes = append(st.Nodes, n)
 	}
 	if err := st.write(r.o.Dir); err != nil {
 		r.o.Logger.Warn("cannot write the state of the run", "error", err)

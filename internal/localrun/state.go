@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,9 +20,12 @@ import (
 // NodeState is what a run says of one node in its state file.
 type NodeState struct {
 	ID          string `json:"id"`
-	HTTP        string `json:"http"`        // base URL of the read API, metrics and status
-	Replication string `json:"replication"` // host:port of the replication protocol
-	PID         int    `json:"pid"`         // 0 while it does not run
+	HTTP        string `json:"http"`                // base URL of the read API, metrics and status
+	Replication string `json:"replication"`         // host:port of the replication protocol
+	PID         int    `json:"pid"`                 // 0 while it does not run
+	Mesh        string `json:"mesh,omitempty"`      // namespace/name of the mesh that it is a member of
+	RelayTree   string `json:"relayTree,omitempty"` // namespace/name of the tree that it belongs to
+	Branch      string `json:"branch,omitempty"`    // of the tree
 }
 
 // State is what a run writes to run.json in its directory.
@@ -103,7 +107,18 @@ func Tree(ctx context.Context, dir string) ([]tree.Node, error) {
 			return nil
 		})
 	}
-	return nodes, g.Wait()
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for i, n := range st.Nodes {
+		if namespace, name, ok := strings.Cut(n.RelayTree, "/"); ok {
+			nodes[i].Group = tree.BranchID(namespace, name, n.Branch)
+		}
+		if namespace, name, ok := strings.Cut(n.Mesh, "/"); ok {
+			nodes[i].Group = tree.MeshID(namespace, name)
+		}
+	}
+	return tree.WithGroups(nodes), nil
 }
 
 func treeNode(id string, doc nodeconfig.Statusz) tree.Node {
@@ -115,6 +130,19 @@ func treeNode(id string, doc nodeconfig.Statusz) tree.Node {
 			src.Parent = s.Parent.ID
 		case s.Slot != nil:
 			src.Parent = "slot " + s.Slot.Name
+		case s.Kind == nodeconfig.KindIngest:
+			src.Parent = "writers"
+		case s.Kind == nodeconfig.KindMesh || s.Kind == nodeconfig.KindChildren:
+			connected, what := 0, "peers"
+			for _, p := range s.Peers {
+				if p.Connected {
+					connected++
+				}
+			}
+			if s.Kind == nodeconfig.KindChildren {
+				what = "children"
+			}
+			src.Parent = fmt.Sprintf("%d of %d %s", connected, len(s.Peers), what)
 		}
 		for _, c := range s.Candidates {
 			if c.ID != src.Parent {
@@ -128,7 +156,7 @@ func treeNode(id string, doc nodeconfig.Statusz) tree.Node {
 	}
 	worst, known := 0.0, len(doc.Logs) > 0
 	for _, l := range doc.Logs {
-		known = known && l.LagKnown
+		known = known && (l.LagKnown || l.State == nodeconfig.LogCurrent)
 		worst = max(worst, l.LagSeconds)
 	}
 	if known {

@@ -23,6 +23,7 @@ func dropSlotsMain(ctx context.Context, args []string, stderr io.Writer) int {
 	fs.Usage = func() {
 		fmt.Fprintln(stderr, "node drop-slots SLOT... drops replication slots of a node that has ended for good.\n\nFlags:")
 		fs.PrintDefaults()
+		fmt.Fprintln(stderr, "\nExit codes: 0 they are gone; 1 one could not be dropped; 2 the command line or the configuration cannot be used.")
 	}
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -47,6 +47,7 @@ func (n *node) fanoutSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 		fanout.WithEdges(&n.edges),
 		fanout.WithLogger(n.log),
 		fanout.WithSoftware("tributary " + version.String()),
+		fanout.WithSharedCursor(n.basic()),
 	}
 	if t := f.TLS; t != nil {
 		creds, err := auth.ClientFiles{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName, Logger: n.log}.Credentials()
@@ -105,9 +106,12 @@ func (n *node) secure(cfg *server.Config) error {
 	}
 	var rules []auth.Rule
 	for _, p := range s.Permissions {
-		r := auth.Rule{Identity: p.Reader}
+		r := auth.Rule{Identity: p.Reader, Nodes: p.Nodes}
 		for _, t := range p.Tables {
 			r.Tables = append(r.Tables, engine.TableName{Schema: t.Schema, Name: t.Name})
+		}
+		for _, t := range p.Writes {
+			r.Writes = append(r.Writes, engine.TableName{Schema: t.Schema, Name: t.Name})
 		}
 		rules = append(rules, r)
 	}
@@ -191,6 +195,20 @@ func (n *node) describeSource(name string, d *nodeconfig.SourceStatus) {
 		if u.name == name {
 			u.status(d)
 			return
+		}
+	}
+	if n.mesh != nil && n.mesh.name == name {
+		n.mesh.status(d)
+	}
+	if n.children != nil && n.children.name == name {
+		n.children.status(d)
+	}
+	if n.written != nil && n.written.name == name {
+		n.written.status(d)
+	}
+	for i := range n.cfg.Sources {
+		if s := &n.cfg.Sources[i]; s.Name == name && s.Archive != nil {
+			d.Kind = nodeconfig.KindArchive
 		}
 	}
 	for _, db := range n.databases {

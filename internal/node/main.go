@@ -23,6 +23,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitFound  = 3
 )
 
 const defaultConfig = "/etc/tributary/static/node.yaml"
@@ -38,6 +39,8 @@ func Main(args []string, stderr io.Writer) int {
 	fs.SetOutput(stderr)
 	path := fs.String("config", defaultConfig, "the node's configuration file")
 	check := fs.Bool("check", false, "check the configuration and its wiring, and end")
+	once := fs.Bool("archive-once", false, "write the archives once and end: with 0 if they are whole")
+	result := fs.String("result", "", "with --archive-once, a file to leave what has come of it in")
 	format := fs.String("log-format", "json", "json or text")
 	level := slog.LevelInfo
 	fs.TextVar(&level, "log-level", slog.LevelInfo, "debug, info, warn or error")
@@ -45,6 +48,7 @@ func Main(args []string, stderr io.Writer) int {
 	fs.Usage = func() {
 		fmt.Fprintln(stderr, "node runs one node of a Tributary topology; node drop-slots drops slots of one that has ended.\n\nFlags:")
 		fs.PrintDefaults()
+		fmt.Fprintln(stderr, "\nExit codes: 0 it ended as it was told to; 1 it failed; 2 the command line or the configuration cannot be used; 3 --check has found faults.")
 	}
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -71,6 +75,9 @@ func Main(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	cfg, err := nodeconfig.Load(*path)
+	if err == nil {
+		err = checkTables(cfg)
+	}
 	if err == nil && cfg.WiringFile != "" {
 		var w *nodeconfig.Wiring
 		if w, err = nodeconfig.LoadWiring(cfg.WiringFile); err == nil {
@@ -79,15 +86,22 @@ func Main(args []string, stderr io.Writer) int {
 			err = nil // a mount can lag behind: the node waits for it
 		}
 	}
+	if err == nil && *check {
+		err = cfg.CheckFiles()
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "The node's configuration cannot be used:\n%v\n", err)
+		if *check && !errors.Is(err, os.ErrNotExist) {
+			return exitFound
+		}
 		return exitUsage
 	}
 	if *check {
 		return exitOK
 	}
+	boundGarbage()
 	log := slog.New(h).With("node", cfg.Node.ID)
-	if err := Run(ctx, Options{Config: cfg, Logger: log}); err != nil {
+	if err := Run(ctx, Options{Config: cfg, ConfigFile: *path, Logger: log, ArchiveOnce: *once, ResultFile: *result}); err != nil {
 		log.Error("node ended", "error", err)
 		return exitFailed
 	}

@@ -20,10 +20,14 @@ var (
 		"Baselines taken since the node started.", []string{"source"}, nil)
 	descRebaselines = prometheus.NewDesc("tributary_source_rebaseline_total",
 		"Baselines after a source's first since the node started.", []string{"source"}, nil)
+	descHistoryLost = prometheus.NewDesc("tributary_source_history_lost_total",
+		"How often peers held more of the source's own log than the node, since the node started: it has taken a new epoch each time.", []string{"source"}, nil)
 	descBaselineSeconds = prometheus.NewDesc("tributary_source_baseline_seconds",
 		"How long the last baseline of the source took, from its first row to its commit.", []string{"source"}, nil)
 	descLag = prometheus.NewDesc("tributary_log_lag_seconds",
-		"Age of the last transaction applied while the log is behind its source; 0 when caught up; absent while unknown.", []string{"origin"}, nil)
+		"Seconds since the first transaction was committed at the origin that is not here yet; 0 when caught up; absent while unknown.", []string{"origin"}, nil)
+	descLagChanges = prometheus.NewDesc("tributary_log_lag_changes",
+		"Changes of the log that are not here yet; 0 when caught up; absent while unknown.", []string{"origin"}, nil)
 	descApplied = prometheus.NewDesc("tributary_log_applied_timestamp_seconds",
 		"Commit time of the newest transaction applied.", []string{"origin"}, nil)
 	descHops = prometheus.NewDesc("tributary_log_hops",
@@ -42,8 +46,9 @@ var (
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descReady, descSourceUp, descBaselines, descRebaselines, descBaselineSeconds, descLag, descApplied, descHops,
+		descReady, descSourceUp, descBaselines, descRebaselines, descHistoryLost, descBaselineSeconds, descLag, descLagChanges, descApplied, descHops,
 		descJournalChanges, descJournalBytes, descRows, descRowBytes, descTombstones,
+		descConflicts, descRefusedWrites, descRepeated,
 	} {
 		ch <- d
 	}
@@ -62,6 +67,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descSourceUp, one(s.Reason == engine.ReasonStreaming), s.Name, s.Reason)
 		count(descBaselines, float64(s.Baselines), s.Name)
 		count(descRebaselines, float64(s.Rebaselines), s.Name)
+		count(descHistoryLost, float64(s.HistoryLost), s.Name)
 		if s.Baselines > 0 {
 			gauge(descBaselineSeconds, s.LastBaseline.Seconds(), s.Name)
 		}
@@ -69,6 +75,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range st.Logs {
 		if l.Lag.Known {
 			gauge(descLag, l.Lag.Seconds, l.ID.Origin)
+		}
+		if l.Lag.CountKnown {
+			gauge(descLagChanges, float64(l.Lag.Changes), l.ID.Origin)
 		}
 		gauge(descApplied, float64(l.Time)/1e6, l.ID.Origin)
 		gauge(descHops, float64(len(l.Path)-1), l.ID.Origin)
@@ -80,6 +89,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descRowBytes, float64(t.Bytes), t.Table.Schema, t.Table.Name)
 		gauge(descTombstones, float64(t.Tombstones), t.Table.Schema, t.Table.Name)
 	}
+	collectConflicts(&st, count)
 }
 
 func one(b bool) float64 {

@@ -25,13 +25,25 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
+	"github.com/tributary-dev/tributary/pkg/relay"
 	"github.com/tributary-dev/tributary/pkg/sources/postgres"
 )
 
 // Options configure Run.
 type Options struct {
 	Config *nodeconfig.Config
-	Logger *slog.Logger
+	// ConfigFile is where Config comes from, to be looked at for other tables; not
+	// looked at when empty.
+	ConfigFile string
+	Logger     *slog.Logger
+	// ArchiveOnce writes the archives of the configuration once, as soon as every source
+	// has been baselined, and ends. ResultFile is where it leaves what has come of it;
+	// nowhere when empty.
+	ArchiveOnce bool
+	ResultFile  string
+	// Recall is what is known of the logs of sources, by their names, from an earlier life. Of
+	// others a node that archives once finds it in its archives.
+	Recall map[string]engine.Known
 	// Instance tells the replicas of a node apart; the host's name when empty.
 	Instance string
 }
@@ -46,25 +58,42 @@ type node struct {
 	server   *server.Server
 	metrics  *prometheus.Registry
 	edges    client.Edges
-	upstream []*upstream // fan-out sources, in the order of the configuration
-	sinks    []delivery  // in the order of the configuration
+	upstream []*upstream        // fan-out sources, in the order of the configuration
+	mesh     *meshed            // nil: none
+	children *children          // nil: none
+	relay    *relay.Reoriginate // nil: the node is none
+	leaf     leaf               // of a node with parents
+	holder   string             // this life of the node, in a relay tree; empty elsewhere
+	sinks    []delivery         // in the order of the configuration
+	archives *archives
+	scratch  string // folder for what is spilled
+	once     bool   // it ends once its archives are written
 	// databases are the PostgreSQL sources.
 	databases []*database
+	written   *written                // the ingest source, if there is one
 	scopes    map[string]*scope.Scope // of fan-out sources that take not everything
 	guard     *auth.Guard             // nil: everyone may read all
 
 	draining    atomic.Bool
+	wired       atomic.Bool // whom to read from is known
 	wiringEpoch atomic.Uint64
 }
 
 // Run runs a node until ctx ends, then drains it: readers are asked to move and
 // given DrainTimeout for it. It returns nil after an orderly end.
 func Run(ctx context.Context, o Options) (err error) {
-	n, err := build(o)
+	n, err := build(ctx, o)
+	if o.ArchiveOnce { // after all else has ended
+		defer func() { err = errors.Join(err, n.leaveResult(o.ResultFile, err)) }()
+	}
 	if n.store != nil {
 		defer func() { err = errors.Join(err, n.store.Close()) }()
 	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		n.log.Warn("ended before it had begun", "error", err)
+		return nil
+	case err != nil:
 		return err
 	}
 	replication, err := net.Listen("tcp", n.cfg.Listen.Replication)
@@ -78,7 +107,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	n.log.Info("node started", "version", version.String(), "replication", replication.Addr().String(), "http", web.Addr().String())
 
-	httpServer := &http.Server{Handler: n.routes(), ReadHeaderTimeout: 10 * time.Second}
+	httpServer := &http.Server{Handler: n.handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
+	httpServer.Protocols.SetHTTP1(true)
+	httpServer.Protocols.SetUnencryptedHTTP2(n.written != nil) // for gRPC
 	run, stop := context.WithCancel(context.Background())
 	defer stop()
 	g, run := errgroup.WithContext(run)
@@ -95,21 +126,44 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return nil
 	})
-	if len(n.upstream) > 0 {
+	if n.cfg.WiringFile != "" {
 		g.Go(func() error { return n.watchWiring(run) })
 	}
+	if n.cfg.Parents != nil {
+		g.Go(func() error { return n.leaf.dialer.Run(run) })
+	}
+	if n.children != nil && n.relay != nil {
+		g.Go(func() error { return n.forgetChildren(run) })
+	}
+	if len(n.databases) > 0 && o.ConfigFile != "" {
+		g.Go(func() error { return n.watchConfig(run, o.ConfigFile) })
+	}
+	g.Go(func() error { return n.pushMetrics(run) })
 	for _, d := range n.sinks {
 		g.Go(func() error { return d.deliver(run) })
 	}
+	archived := make(chan struct{})
+	g.Go(func() error {
+		if !o.ArchiveOnce {
+			return n.archives.run(run)
+		}
+		defer close(archived)
+		return n.archiveOnce(run)
+	})
 	g.Go(func() error {
 		select {
 		case <-ctx.Done():
 			n.drain()
+		case <-archived: // all is done
 		case <-run.Done(): // something else ended: end the rest
 		}
 		stop()
 		n.server.Close()
-		return httpServer.Close()
+		err := httpServer.Close()
+		if n.written != nil {
+			n.written.api.Close()
+		}
+		return err
 	})
 	return g.Wait()
 }
@@ -117,6 +171,9 @@ func Run(ctx context.Context, o Options) (err error) {
 // drain asks readers to move and waits for them.
 func (n *node) drain() {
 	n.draining.Store(true)
+	if n.written != nil {
+		n.written.source.Drain()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.DrainTimeout)
 	defer cancel()
 	n.log.Info("draining", "timeout", n.cfg.DrainTimeout)
@@ -127,33 +184,53 @@ func (n *node) drain() {
 
 // build puts a node together. Its store, if it has one, is to be closed even if
 // something else went wrong.
-func build(o Options) (*node, error) {
-	n := &node{scopes: map[string]*scope.Scope{}, cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
+func build(ctx context.Context, o Options) (*node, error) {
+	n := &node{scopes: map[string]*scope.Scope{}, once: o.ArchiveOnce, cfg: o.Config, log: o.Logger, instance: o.Instance, metrics: prometheus.NewRegistry()}
 	if n.log == nil {
 		n.log = slog.Default()
 	}
 	if n.instance == "" {
 		n.instance = instanceName()
 	}
-	st, scratch, err := n.openStore()
+	st, scratch, err := n.openStore(ctx)
 	if err != nil {
 		return n, err
 	}
-	n.store = st
+	n.store, n.scratch = st, scratch
+	conflicts, err := conflictsOf(n.cfg.Conflicts)
+	if err != nil {
+		return n, err
+	}
 	n.engine = engine.New(engine.Options{
-		NodeID: n.cfg.Node.ID, Store: st, Logger: n.log, Scratch: scratch,
-		Retention: engine.Retention{
-			Bytes: int64(n.cfg.Storage.Journal.MaxBytes), MaxBytes: int64(n.cfg.Storage.Journal.LimitBytes),
-			Readers: n.cfg.Storage.Journal.ReaderRetention,
-		},
+		NodeID: n.cfg.Node.ID, Store: st, Logger: n.log, Scratch: scratch, Conflicts: conflicts, Retention: n.retention(),
 	})
+	n.leaf.known = relay.NewLeaf(n.engine.Comparator)
+	if err := n.joinTree(conflicts); err != nil {
+		return n, err
+	}
 	for i := range n.cfg.Sources {
 		s := &n.cfg.Sources[i]
 		src, err := n.source(s)
 		if err != nil {
 			return n, fmt.Errorf("source %q: %w", s.Name, err)
 		}
-		n.engine.AddSource(s.Name, src, engine.Keep{})
+		var policy engine.Policy = engine.Keep{}
+		if s.Children != nil && n.relay != nil {
+			policy = n.relay
+		}
+		if err := n.recall(ctx, s, o.Recall); err != nil {
+			return n, fmt.Errorf("source %q: %w", s.Name, err)
+		}
+		n.engine.AddSource(s.Name, src, policy)
+	}
+	switch {
+	case n.mesh == nil:
+	case n.basic():
+		n.engine.CannotAwaitPeers("it keeps one cursor for all logs of a peer")
+	case n.mesh.source.Scope() != nil:
+		n.engine.CannotAwaitPeers("it reads a part of the mesh's tables only")
+	default:
+		n.engine.AwaitPeers()
 	}
 	for i := range n.cfg.Sinks {
 		s := &n.cfg.Sinks[i]
@@ -161,26 +238,52 @@ func build(o Options) (*node, error) {
 			return n, fmt.Errorf("sink %q: %w", s.Name, err)
 		}
 	}
+	n.openArchives(scratch)
 	n.metrics.MustRegister(
-		n.sinkMetrics(), slots{n.databases},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engine.Status},
+		n.sinkMetrics(), n.archives, slots{n.databases},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{n.engineStatus}, deliveries{n}, treeCollector{n},
 	)
 	serve := server.Config{
 		Host: n.engine, Logger: n.log, Registry: n.metrics, Software: "tributary " + version.String(),
 		Limits:      session.Limits{MaxChannels: n.cfg.Limits.MaxChannels, HandshakeTimeout: n.cfg.Limits.HandshakeTimeout},
-		MaxSessions: n.cfg.Limits.MaxReaders,
-		Provider:    n.provider, Scopes: n.scopes,
+		MaxSessions: n.cfg.Limits.MaxReaders, MaxPeerSessions: n.cfg.Limits.MaxPeerReaders, AdmitRate: n.cfg.Limits.AdmitRate,
+		Provider: n.provider, Scopes: n.scopes, Basic: n.basic(),
+	}
+	if n.archives.cold != nil {
+		serve.Archives = n.archives.cold
+	}
+	if n.mesh != nil || n.children != nil {
+		serve.Accept = n.accept
+	}
+	switch {
+	case n.relay != nil:
+		serve.Tree = n.relay.Tree()
+	case n.cfg.Parents != nil:
+		serve.Tree = n.leaf.known
 	}
 	if err := n.secure(&serve); err != nil {
 		return n, err
 	}
 	n.server = server.New(serve)
+	n.serveWrites()
 	return n, nil
 }
 
+// basic reports whether the node reads with one cursor for all logs of a peer.
+func (n *node) basic() bool { return n.cfg.Cursors == nodeconfig.CursorsShared }
+
 func (n *node) source(s *nodeconfig.Source) (engine.SyncSource, error) {
-	if s.Postgres != nil {
+	switch {
+	case s.Postgres != nil:
 		return n.postgresSource(s)
+	case s.Ingest != nil:
+		return n.ingestSource(s)
+	case s.Mesh != nil:
+		return n.meshSource(s)
+	case s.Archive != nil:
+		return n.archiveSource(s)
+	case s.Children != nil:
+		return n.childrenSource(s)
 	}
 	return n.fanoutSource(s)
 }
@@ -192,7 +295,7 @@ func (n *node) postgresSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.databases = append(n.databases, &database{s.Name, src})
+	n.databases = append(n.databases, &database{name: s.Name, source: src, log: n.log, tables: tablesOf(s.Postgres.Tables)})
 	return src, nil
 }
 
@@ -200,27 +303,23 @@ func (n *node) postgresSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 // the connection string: it is read for each connection, and so are the files
 // that the string names.
 func postgresConfig(p *nodeconfig.Postgres, durable bool) postgres.Config {
-	tables := make([]engine.TableName, len(p.Tables))
-	for i, t := range p.Tables {
-		tables[i] = engine.TableName{Schema: t.Schema, Name: t.Name}
-	}
 	return postgres.Config{
-		ConnString:  connString(p.Hosts, p.Database, p.TargetSessionAttrs, p.SSLMode, p.SSLRootCert, p.SSLCert, p.SSLKey),
+		ConnString:  connString(&p.PostgresServer, p.TargetSessionAttrs),
 		Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
-		Tables:      tables, Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot, Permanent: durable,
+		Tables:      tablesOf(p.Tables), Publication: p.Publication.Name, AdoptOnly: !p.Publication.Managed, Slot: p.Slot, Permanent: durable,
 	}
 }
 
 // connString names a server, without a user or a password.
-func connString(hosts []nodeconfig.Host, database, attrs, sslMode, rootCert, cert, key string) string {
-	u := url.URL{Scheme: "postgres", Path: "/" + database}
-	addresses := make([]string, len(hosts))
-	for i, h := range hosts {
+func connString(s *nodeconfig.PostgresServer, attrs string) string {
+	u := url.URL{Scheme: "postgres", Path: "/" + s.Database}
+	addresses := make([]string, len(s.Hosts))
+	for i, h := range s.Hosts {
 		addresses[i] = net.JoinHostPort(h.Host, fmt.Sprint(h.Port))
 	}
 	u.Host = strings.Join(addresses, ",")
-	q := url.Values{"sslmode": {sslMode}, "target_session_attrs": {attrs}}
-	for name, path := range map[string]string{"sslrootcert": rootCert, "sslcert": cert, "sslkey": key} {
+	q := url.Values{"sslmode": {s.SSLMode}, "target_session_attrs": {attrs}}
+	for name, path := range map[string]string{"sslrootcert": s.SSLRootCert, "sslcert": s.SSLCert, "sslkey": s.SSLKey} {
 		if path != "" {
 			q.Set(name, path)
 		}

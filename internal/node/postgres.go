@@ -1,8 +1,11 @@
 package node
 
 import (
+	"log/slog"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 	"github.com/tributary-dev/tributary/pkg/readapi"
 	"github.com/tributary-dev/tributary/pkg/sources/postgres"
@@ -12,6 +15,8 @@ import (
 type database struct {
 	name   string
 	source *postgres.Source
+	log    *slog.Logger
+	tables []engine.TableName // as the source has been told last; of watchConfig once the node runs
 }
 
 // status fills in what a PostgreSQL source adds to a source's status.

@@ -31,9 +31,7 @@ type delivery struct {
 func (n *node) addSink(s *nodeconfig.Sink) error {
 	c := sinks.Config{
 		Name: s.Name, Host: n.engine, Store: n.store, OnReject: sinks.OnReject(s.OnReject), MaxDeadLetters: s.DeadLetters.MaxEntries, Logger: n.log,
-	}
-	for _, t := range s.Tables {
-		c.Tables = append(c.Tables, engine.TableName{Schema: t.Schema, Name: t.Name})
+		Tables: tablesOf(s.Tables),
 	}
 	as := n.cfg.Node.ID + "/" + s.Name // what the target knows the sink by
 	var kind string
@@ -45,10 +43,10 @@ func (n *node) addSink(s *nodeconfig.Sink) error {
 		}
 		c.Target, err = pgsink.New(pgsink.Config{
 			Session: pgsession.Config{
-				ConnString:  connString(p.Hosts, p.Database, "read-write", p.SSLMode, p.SSLRootCert, p.SSLCert, p.SSLKey),
+				ConnString:  connString(&p.PostgresServer, nodeconfig.TargetReadWrite),
 				Credentials: func(context.Context) (string, string, error) { return p.Credentials() },
 			},
-			Sink: as, Schema: p.Schema, CreateTables: p.CreateTables,
+			Sink: as, Schema: p.Schema, CreateTables: p.CreateTables, Provenance: p.Provenance, Counters: n.counters(),
 		})
 	} else {
 		h := s.HTTP
@@ -116,8 +114,8 @@ func (d delivery) describe() nodeconfig.SinkStatus {
 	return out
 }
 
-// deadLetter is a dead letter as the node's address shows it.
-type deadLetter struct {
+// DeadLetter is a dead letter as the node's address shows it.
+type DeadLetter struct {
 	ID       string             `json:"id"`
 	Table    string             `json:"table"`
 	Op       string             `json:"op"`
@@ -132,8 +130,8 @@ type deadLetter struct {
 	Attempts int                `json:"attempts"`
 }
 
-// settled is what became of a dead letter.
-type settled struct {
+// Settled is what became of a dead letter.
+type Settled struct {
 	ID      string        `json:"id"`
 	Outcome sinks.Outcome `json:"outcome,omitempty"`
 	Error   string        `json:"error,omitempty"`
@@ -154,9 +152,9 @@ func (n *node) sinkRoutes(mux *http.ServeMux) {
 		answer(w, http.StatusOK, d.describe())
 	}))
 	mux.HandleFunc("GET /sinks/{name}/deadletters", n.withSink(func(w http.ResponseWriter, _ *http.Request, d delivery) {
-		out := []deadLetter{}
+		out := []DeadLetter{}
 		for _, l := range d.Letters() {
-			out = append(out, deadLetter{
+			out = append(out, DeadLetter{
 				ID: l.ID, Table: readapi.FormatTable(engine.TableName{Schema: l.Schema, Name: l.Table}), Op: l.Op, Key: sinks.FormatKey(l.Key), Row: d.Values(&l),
 				Origin: l.Origin, Epoch: l.Epoch.String(), Position: l.Position, Error: l.Error, Since: l.Since, Last: l.Last, Attempts: l.Attempts,
 			})
@@ -169,7 +167,7 @@ func (n *node) sinkRoutes(mux *http.ServeMux) {
 	} {
 		// All of them, oldest first, as far as that goes.
 		mux.HandleFunc("POST /sinks/{name}/deadletters/"+verb, n.withSink(func(w http.ResponseWriter, r *http.Request, d delivery) {
-			out := []settled{}
+			out := []Settled{}
 			for _, l := range d.Letters() {
 				s, code := settle(r.Context(), d, l.ID, do)
 				out = append(out, s)
@@ -187,11 +185,11 @@ func (n *node) sinkRoutes(mux *http.ServeMux) {
 }
 
 // settle replays or discards one dead letter.
-func settle(ctx context.Context, d delivery, id string, do func(delivery, context.Context, string) (sinks.Outcome, error)) (settled, int) {
+func settle(ctx context.Context, d delivery, id string, do func(delivery, context.Context, string) (sinks.Outcome, error)) (Settled, int) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	outcome, err := do(d, ctx, id)
-	s := settled{ID: id, Outcome: outcome}
+	s := Settled{ID: id, Outcome: outcome}
 	var rej *sinks.Rejection
 	switch {
 	case err == nil:

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,20 +15,32 @@ import (
 
 // openStore opens the store that the configuration names. scratch is the folder
 // for what is spilled.
-func (n *node) openStore() (st engine.Store, scratch string, err error) {
+func (n *node) openStore(ctx context.Context) (st engine.Store, scratch string, err error) {
 	c := &n.cfg.Storage
 	if c.ScratchPath != "" {
 		if err := os.MkdirAll(c.ScratchPath, 0o700); err != nil {
 			return nil, "", fmt.Errorf("storage.scratchPath: %w", err)
 		}
 	}
+	if c.Type != nodeconfig.StoragePebble && n.once {
+		if st, err = n.openScratchStore(c.ScratchPath); err != nil {
+			return nil, "", fmt.Errorf("storage: a store for as long as the archive is written: %w", err)
+		}
+		return st, c.ScratchPath, nil
+	}
 	if c.Type != nodeconfig.StoragePebble {
 		return store.NewMemory(store.MemoryOptions{JournalBytes: int(c.Journal.MaxBytes)}), c.ScratchPath, nil
 	}
-	p, err := store.OpenPebble(store.PebbleOptions{
-		Dir: c.Path, JournalBytes: int(c.Journal.LimitBytes), BlockCacheBytes: int(c.Cache.MaxBytes),
-		TombstoneRetention: c.Tombstones.Retention, Logger: n.log,
+	limit := c.Journal.LimitBytes
+	if kept, _ := n.cfg.KeptLog(); kept > 0 {
+		limit = max(limit, 2*blockRoom*kept)
+	}
+	w := waiting{n: n}
+	p, err := store.OpenPebbleContext(ctx, store.PebbleOptions{
+		Dir: c.Path, JournalBytes: int(limit), BlockCacheBytes: int(c.Cache.MaxBytes),
+		TombstoneRetention: c.Tombstones.Retention, Logger: n.log, Waits: w.waits,
 	})
+	w.end()
 	if err != nil {
 		return nil, "", fmt.Errorf("storage: %w", err)
 	}

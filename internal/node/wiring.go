@@ -1,46 +1,11 @@
 package node
 
 import (
-	"bytes"
-	"context"
-	"os"
-	"time"
+	"slices"
 
+	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
-
-// wiringPoll is how often the wiring file is looked at. It is replaced by a
-// rename (a ConfigMap's mount swaps a link), which a poll sees on every file
-// system.
-const wiringPoll = 500 * time.Millisecond
-
-// watchWiring puts new wiring in place as it appears. Wiring that cannot be
-// used changes nothing: the node goes on with what it has, and says so once.
-func (n *node) watchWiring(ctx context.Context) error {
-	var last []byte
-	var complained string
-	for {
-		text, err := os.ReadFile(n.cfg.WiringFile)
-		if err == nil && !bytes.Equal(text, last) {
-			var w *nodeconfig.Wiring
-			if w, err = nodeconfig.ParseWiring(n.cfg.WiringFile, text); err == nil {
-				if err = n.cfg.CheckWiring(n.cfg.WiringFile, w); err == nil {
-					n.rewire(w)
-					last, complained = text, ""
-				}
-			}
-		}
-		if err != nil && complained != err.Error() {
-			complained = err.Error()
-			n.log.Warn("the wiring cannot be used; going on with what there is", "file", n.cfg.WiringFile, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wiringPoll):
-		}
-	}
-}
 
 func (n *node) rewire(w *nodeconfig.Wiring) {
 	if have := n.wiringEpoch.Load(); w.Epoch < have {
@@ -53,5 +18,39 @@ func (n *node) rewire(w *nodeconfig.Wiring) {
 			u.rewire(ws)
 		}
 	}
+	if m := n.mesh; m != nil {
+		if ws := w.Source(m.name); ws != nil {
+			m.rewire(ws)
+		}
+	}
+	if c := n.children; c != nil {
+		if ws := w.Source(c.name); ws != nil {
+			n.rewireChildren(ws)
+		}
+	}
+	if w.Parents != nil && n.cfg.Parents != nil {
+		n.leaf.rewire(w.Parents)
+	}
+	n.wired.Store(true)
 	n.log.Info("wiring in place", "epoch", w.Epoch)
+}
+
+// unready says why the node is not ready; empty if it is. A node that has everything from
+// before its start is not until it knows whom to read from: else nobody could tell how
+// old its rows are.
+func (n *node) unready(st *engine.Status) string {
+	switch {
+	case !st.Ready:
+		return "not every source has been baselined"
+	case !n.wired.Load() && slices.ContainsFunc(n.cfg.Sources, func(s nodeconfig.Source) bool { return s.Wired() }):
+		return "the wiring has not been read"
+	}
+	return ""
+}
+
+// engineStatus is the engine's status, and whether the node is ready as a whole.
+func (n *node) engineStatus() engine.Status {
+	st := n.engine.Status()
+	st.Ready = n.unready(&st) == ""
+	return st
 }

@@ -26,7 +26,9 @@ func Postgres(db *testpg.DB, dir, address string, tables ...engine.TableName) (n
 		}
 	}
 	pg := &nodeconfig.Postgres{
-		Hosts: []nodeconfig.Host{host}, Database: db.Name, User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
+		PostgresServer: nodeconfig.PostgresServer{
+			Hosts: []nodeconfig.Host{host}, Database: db.Name, User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
+		},
 		Publication: nodeconfig.Publication{Name: "tributary", Managed: true}, Slot: "node_" + strings.ToLower(db.Name),
 	}
 	for _, t := range tables {

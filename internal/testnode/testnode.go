@@ -4,6 +4,7 @@ package testnode
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -45,6 +46,8 @@ type Options struct {
 	Env []string
 	// Configure, if not nil, alters the configuration before the node starts.
 	Configure func(*nodeconfig.Config)
+	// Wiring, if not nil, alters the wiring before the node starts.
+	Wiring func(*nodeconfig.Wiring)
 }
 
 // Node is a node's process.
@@ -76,29 +79,28 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		Listen:  nodeconfig.Listen{Replication: n.Repl, HTTP: n.HTTP},
 		Storage: o.Storage, Sources: []nodeconfig.Source{o.Source}, DrainTimeout: time.Second,
 	}
-	if o.Source.Fanout != nil {
-		w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1, Sources: []nodeconfig.WiredSource{{Name: o.Source.Name}}}
-		for i, p := range o.Parents {
-			c := nodeconfig.Candidate{ID: p.ID, Address: p.Repl, Eligible: true}
-			if i == 0 && o.Address != "" {
-				c.Address = o.Address
-			}
-			w.Sources[0].Candidates = append(w.Sources[0].Candidates, c)
-		}
-		w.SetDefaults()
-		cfg.WiringFile = filepath.Join(o.Dir, "wiring.yaml")
-		text, err := w.Marshal()
-		if err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(cfg.WiringFile, text, 0o644); err != nil {
-			return nil, err
-		}
-	}
+	cfg.WiringFile = filepath.Join(o.Dir, "wiring.yaml")
 	if o.Configure != nil {
 		o.Configure(&cfg)
 	}
 	cfg.SetDefaults()
+	w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1}
+	for i := range cfg.Sources {
+		if cfg.Sources[i].Wired() {
+			w.Sources = append(w.Sources, nodeconfig.WiredSource{Name: cfg.Sources[i].Name})
+		}
+	}
+	if cfg.Parents != nil {
+		w.Parents = &nodeconfig.WiredParents{}
+	}
+	if o.Wiring != nil {
+		o.Wiring(&w)
+	}
+	if len(w.Sources) == 0 && w.Parents == nil {
+		cfg.WiringFile = ""
+	} else if err := n.wire(w, o.Address, o.Parents); err != nil {
+		return nil, err
+	}
 	text, err := cfg.Marshal()
 	if err != nil {
 		return nil, err
@@ -107,6 +109,64 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	return n, n.Run(ctx)
+}
+
+// Rewire alters the node's wiring. The process takes it up within a second.
+func (n *Node) Rewire(alter func(*nodeconfig.Wiring)) error {
+	text, err := os.ReadFile(filepath.Join(n.o.Dir, "wiring.yaml"))
+	if err != nil {
+		return err
+	}
+	w, err := nodeconfig.ParseWiring("wiring.yaml", text)
+	if err != nil {
+		return err
+	}
+	w.Epoch++
+	alter(w)
+	return n.write(w)
+}
+
+// Wire replaces the nodes that the node's one wired source reads from. The process
+// takes it up within a second.
+func (n *Node) Wire(nodes ...*Node) error {
+	text, err := os.ReadFile(filepath.Join(n.o.Dir, "wiring.yaml"))
+	if err != nil {
+		return err
+	}
+	w, err := nodeconfig.ParseWiring("wiring.yaml", text)
+	if err != nil {
+		return err
+	}
+	w.Epoch++
+	return n.wire(*w, "", nodes)
+}
+
+// wire writes the wiring. address, if not empty, leads to the first of the nodes.
+func (n *Node) wire(w nodeconfig.Wiring, address string, nodes []*Node) error {
+	if len(w.Sources) > 0 {
+		w.Sources[0].Candidates = nil
+	}
+	for i, p := range nodes {
+		c := nodeconfig.Candidate{ID: p.ID, Address: p.Repl, Eligible: true}
+		if i == 0 && address != "" {
+			c.Address = address
+		}
+		w.Sources[0].Candidates = append(w.Sources[0].Candidates, c)
+	}
+	return n.write(&w)
+}
+
+func (n *Node) write(w *nodeconfig.Wiring) error {
+	w.SetDefaults()
+	text, err := w.Marshal()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(n.o.Dir, "wiring.yaml")
+	if err := os.WriteFile(file+".new", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // Run starts the process again after Stop or Kill, at the same addresses.
@@ -181,6 +241,16 @@ func (n *Node) WaitReady(ctx context.Context, limit time.Duration) error {
 		defer res.Body.Close()
 		return res.StatusCode == http.StatusOK, nil
 	})
+}
+
+// Status returns what the node says of itself.
+func (n *Node) Status() (st nodeconfig.Statusz, err error) {
+	resp, err := http.Get("http://" + n.HTTP + "/statusz")
+	if err != nil {
+		return st, err
+	}
+	defer resp.Body.Close()
+	return st, json.NewDecoder(resp.Body).Decode(&st)
 }
 
 // Metric returns the sum of a metric's series.

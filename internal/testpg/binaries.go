@@ -24,7 +24,8 @@ var npmVersions = map[int]string{
 }
 
 // Versions returns the major versions named in $TRIBUTARY_PG_VERSIONS (comma
-// separated), or 0, which means the newest found, when it is unset.
+// separated), or 0, which means the newest found, when it is unset. Where it names
+// one, that is the version of every server that asks for none.
 func Versions() ([]int, error) {
 	env := os.Getenv("TRIBUTARY_PG_VERSIONS")
 	if env == "" {
@@ -42,9 +43,18 @@ func Versions() ([]int, error) {
 }
 
 // findBinaries returns the directory of initdb and postgres for a major
-// version (0: any, the newest wins) and that version. $TRIBUTARY_PG_BIN is
+// version (0: the one that Versions names, or any: the newest wins) and that version. $TRIBUTARY_PG_BIN is
 // looked at first, then the system's packages, then what Install has fetched.
 func findBinaries(ctx context.Context, major int) (dir string, found int, err error) {
+	if major == 0 {
+		versions, err := Versions()
+		if err != nil {
+			return "", 0, err
+		}
+		if len(versions) == 1 {
+			major = versions[0]
+		}
+	}
 	var candidates []string
 	if env := os.Getenv("TRIBUTARY_PG_BIN"); env != "" {
 		candidates = append(candidates, env)

@@ -1,7 +1,7 @@
 // Package tree draws a topology in a terminal.
 //
-// Each node stands once, below the parent that it reads from at present. Nodes
-// that stand on a loop, or whose parent is not in the drawing, are roots of
+// Each node stands once, below the parent that it reads from at present, or below
+// its mesh or the branch of its relay tree. Nodes that stand on a loop, or whose parent is not in the drawing, are roots of
 // their own and say why.
 package tree
 
@@ -14,9 +14,9 @@ import (
 	"text/tabwriter"
 )
 
-// Node is one node of a topology.
+// Node is one node of a topology, or a group of them: a mesh, a relay tree or a branch.
 type Node struct {
-	ID     string // namespace/name
+	ID     string // namespace/name; of a group: see MeshID, RelayTreeID and BranchID
 	Ready  bool
 	State  string // Ready's reason, such as Streaming or LoopDetected
 	Lag    string // as status has it; empty where it is unknown
@@ -24,14 +24,70 @@ type Node struct {
 
 	// Sources that the node reads, in the order of its configuration.
 	Sources []Source
+
+	// Group is the id of the mesh that the node is a member of, or of the branch or the
+	// relay tree that it belongs to; empty if there is none.
+	Group string
+}
+
+// MeshID is the id of a mesh.
+func MeshID(namespace, name string) string { return "mesh " + namespace + "/" + name }
+
+// RelayTreeID is the id of a relay tree, below which its roots stand.
+func RelayTreeID(namespace, name string) string { return treePrefix + namespace + "/" + name }
+
+// BranchID is the id of a branch of a relay tree, below which its nodes and its leaves
+// stand; without a branch it is the tree's.
+func BranchID(namespace, name, branch string) string {
+	if branch == "" {
+		return RelayTreeID(namespace, name)
+	}
+	return branchPrefix + namespace + "/" + name + "/" + branch
+}
+
+const (
+	treePrefix   = "tree "
+	branchPrefix = "branch "
+)
+
+// isGroup tells groups from nodes, whose ids hold no space.
+func isGroup(id string) bool { return strings.Contains(id, " ") }
+
+// WithGroups adds the groups that nodes name and that are missing. One is ready when all
+// that belong to it are.
+func WithGroups(nodes []Node) []Node {
+	place := map[string]int{}
+	for i := range nodes {
+		place[nodes[i].ID] = i
+	}
+	given := len(nodes)
+	for i := 0; i < len(nodes); i++ {
+		id := nodes[i].Group
+		if _, ok := place[id]; ok || id == "" {
+			continue
+		}
+		group := Node{ID: id, Ready: true, State: "Ready", Lag: "-"}
+		if of, ok := strings.CutPrefix(id, branchPrefix); ok {
+			group.Group = treePrefix + of[:strings.LastIndex(of, "/")]
+		}
+		place[id] = len(nodes)
+		nodes = append(nodes, group)
+	}
+	for i := range nodes { // branches come after their nodes, and trees belong to nothing
+		if g, ok := place[nodes[i].Group]; ok && g >= given && !nodes[i].Ready {
+			nodes[g].Ready, nodes[g].State = false, "MembersNotReady"
+		}
+	}
+	return nodes
 }
 
 // Source is what a node reads from.
 type Source struct {
 	Name string
-	Kind string // postgres or fanout
+	Kind string // postgres, fanout, ingest, mesh or children
 	// Parent is the id of the node read from at present; for a database, what
-	// names it. Empty while there is none.
+	// names it; for a mesh, how many peers, and for a relay, how many children. Empty
+	// while there is none.
 	Parent string
 	// Standby are the other candidates, in order.
 	Standby []string
@@ -39,8 +95,11 @@ type Source struct {
 
 // parent returns the node that n is drawn below.
 func (n *Node) parent() string {
+	if n.Group != "" {
+		return n.Group
+	}
 	for _, s := range n.Sources {
-		if s.Kind != "postgres" && s.Parent != "" {
+		if s.Kind == "fanout" && s.Parent != "" {
 			return s.Parent
 		}
 	}
@@ -106,9 +165,13 @@ func (d *drawing) draw(w io.Writer, n *Node, indent, below string) {
 		return
 	}
 	d.drawn[n.ID] = true
-	mark := "●"
+	full, empty := "●", "○"
+	if isGroup(n.ID) {
+		full, empty = "◆", "◇"
+	}
+	mark := full
 	if !n.Ready {
-		mark = "○"
+		mark = empty
 	}
 	var from, standby []string
 	for _, s := range n.Sources {

@@ -1,7 +1,7 @@
 package engine
 
 // Advert is what a node says of a log it can serve. It never says more than
-// the store has committed.
+// the store has committed. Its slices must not be altered.
 type Advert struct {
 	Log    LogID
 	Tables []TableName
@@ -11,7 +11,16 @@ type Advert struct {
 	Oldest Position
 	Head   Position
 	Time   Time   // of the transaction at Head
+	Order  string // of positions, as Comparators name it; empty for another
 	Source string // of this node, that delivers it
+	// History is that behind a log which this node mints, as Info names it; empty of others.
+	History string
+	// Origin is how far the log has got at its origin, as far as is known here.
+	Origin Head
+	// Whole is the time from which a cursor has had a part in all tables of the log:
+	// an older one lacks rows of tables that came to be carried here later, and that
+	// were written before. 0 where there are none.
+	Whole Time
 }
 
 // Host is what serving needs of a node. An *Engine is one.

@@ -140,7 +140,7 @@ func TestRebaselineAtTheSamePosition(t *testing.T) {
 
 // R09, and the identity rules: a re-baseline leaves alone what other origins
 // wrote since, also over rows of its own.
-func TestRebaselineLeavesOtherOriginsAlone(t *testing.T) {
+func TestCaseR09(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		other := newByHand()
@@ -426,7 +426,7 @@ func TestPartsOfATransaction(t *testing.T) {
 
 // R13: a block that cannot be applied holds its own log, which says so with
 // the place; other logs go on.
-func TestBadBlockHoldsItsLog(t *testing.T) {
+func TestCaseR13(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	db := newDatabase()
@@ -469,7 +469,7 @@ func TestBadBlockHoldsItsLog(t *testing.T) {
 }
 
 // R15: in a ring each node applies each change once, and traffic stops.
-func TestRing(t *testing.T) {
+func TestCaseR15(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3
@@ -507,7 +507,7 @@ func TestRing(t *testing.T) {
 }
 
 // R03: the same log by redundant paths at once is applied, and logged, once.
-func TestRedundantPaths(t *testing.T) {
+func TestCaseR03(t *testing.T) {
 	t.Parallel()
 	db := newDatabase()
 	for i := range 50 {
@@ -546,5 +546,58 @@ func TestRedundantPaths(t *testing.T) {
 	}
 	if l, _ := v.Log(info.ID); l.Changes != 50 {
 		t.Errorf("50 changes came by 4 paths, and %d are in the log", l.Changes)
+	}
+}
+
+// R08: a long tail that is here already comes again: nothing of it is looked at or
+// committed, and other logs go on.
+func TestCaseR08(t *testing.T) {
+	t.Parallel()
+	const changes = 100_000
+	db := newDatabase()
+	for range changes / 100 {
+		var ops []op
+		for i := range 100 {
+			ops = append(ops, put(fmt.Sprint("k", i), "v"))
+		}
+		db.commit(time.Now(), ops...)
+	}
+	info, blocks := mintedLog(t, "origin", db)
+	e, sink, stop := carrying(t, "n", info.ID, info.Oldest, nil)
+	defer stop()
+	key := engine.CursorKey{Log: info.ID}
+	clone := func() (all []*engine.Block) {
+		for _, b := range blocks {
+			all = append(all, cloneBlock(b))
+		}
+		return all
+	}
+	if err := sink.ApplyBlocks(context.Background(), key, clone()); err != nil {
+		t.Fatal(err)
+	}
+	v := e.View()
+	had, _ := v.Log(info.ID)
+	v.Close()
+	changed := e.Changed()
+	for _, b := range clone() {
+		b.Payload = []byte("it is not looked at")
+		if err := sink.ApplyBlocks(context.Background(), key, []*engine.Block{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-changed:
+		t.Error("something was committed")
+	default:
+	}
+	v = e.View()
+	defer v.Close()
+	if l, _ := v.Log(info.ID); l != had {
+		t.Errorf("the log was %+v, and is %+v", had, l)
+	}
+	for _, l := range e.Status().Logs {
+		if l.ID == info.ID && l.Repeated != changes {
+			t.Errorf("%d repeated changes are counted, of %d", l.Repeated, changes)
+		}
 	}
 }

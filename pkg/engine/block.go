@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // MaxBlock is the size in bytes past which a block takes no further record. A
@@ -14,13 +15,14 @@ const MaxBlock = 60 << 10
 // once, kept by the store, and shared by all readers.
 //
 //	payload  = (transaction | part)*
-//	transaction = begin change*
+//	transaction = begin (change | note)*
 //	begin    = 0x01 uvarint(len) position uvarint(major) uvarint(time) uvarint(changes)
 //	change   = tag [stamp] uvarint(schema) body
 //	tag      = 0x02 put | 0x03 delete | 0x04 truncate, + 0x80 if a stamp follows
 //	stamp    = uvarint(len) origin uvarint(epoch) uvarint(time) uvarint(major) uvarint(minor)
 //	put      = uvarint(len) key uvarint(len) row
 //	delete   = uvarint(len) key
+//	note     = 0x05 uvarint(len) note, which is not counted as a change
 //
 // A change without a stamp has its transaction's log, time and major, and as
 // minor its index in the transaction, from 1. A part after the first starts
@@ -36,8 +38,17 @@ type Block struct {
 	Part    uint32
 	Last    bool
 	Schemas []*Schema // first used in this block
-	Ends    []End     // end of each transaction in it, in order
+	// Others are the schemas of other logs that changes in it are stamped with: all
+	// of them, in every block, and perhaps more.
+	Others  []LogSchema
+	Ends    []End // end of each transaction in it, in order
 	Payload []byte
+}
+
+// LogSchema is a schema and the log that it is of.
+type LogSchema struct {
+	Log    LogID
+	Schema *Schema
 }
 
 // End is where a transaction ends in a block.
@@ -79,6 +90,7 @@ const (
 	tagPut      = 0x02
 	tagDelete   = 0x03
 	tagTruncate = 0x04
+	tagNote     = 0x05
 	tagStamped  = 0x80
 )
 
@@ -91,9 +103,10 @@ type BlockBuilder struct {
 
 	// Of the transaction being added.
 	t       *Transaction
-	start   int // its offset in the current block
-	schemas int // of the block, that come before its own
-	n       int // changes added
+	start   int  // its offset in the current block
+	schemas int  // of the block, that come before its own
+	n       int  // changes added
+	any     bool // a change or a note has been added
 }
 
 // NewBlockBuilder returns a builder for the transactions of log that follow prev.
@@ -127,24 +140,37 @@ func (w *BlockBuilder) Begin(t *Transaction, n, first int) {
 	if w.cur == nil {
 		w.open(w.prev, 0, 64+n*128)
 	}
-	w.t, w.n, w.start, w.schemas = t, 0, len(w.cur.Payload), len(w.cur.Schemas)
+	w.t, w.n, w.any, w.start, w.schemas = t, 0, false, len(w.cur.Payload), len(w.cur.Schemas)
 	w.cur.Schemas = append(w.cur.Schemas, t.Schemas...)
 	w.begin(t, n)
 }
 
 // Change adds a change of the transaction that Begin started.
 func (w *BlockBuilder) Change(c *Change) {
-	if w.n > 0 && len(w.cur.Payload)+c.room() > MaxBlock {
+	w.fit(c.room())
+	w.change(w.t, c, w.n)
+	w.n++
+}
+
+// Note adds a note to the transaction that Begin started.
+func (w *BlockBuilder) Note(n *Note) {
+	b := AppendNote(nil, n)
+	w.fit(len(b) + 16)
+	w.cur.Payload = append(binary.AppendUvarint(append(w.cur.Payload, tagNote), uint64(len(b))), b...)
+}
+
+// fit makes room for the transaction's next change or note.
+func (w *BlockBuilder) fit(room int) {
+	if w.any && len(w.cur.Payload)+room > MaxBlock {
 		if w.start > 0 {
 			w.carve(w.start, w.schemas)
 			w.start = 0
 		}
-		if len(w.cur.Payload) > MaxBlock*3/4 || len(w.cur.Payload)+c.room() > MaxBlock {
+		if len(w.cur.Payload) > MaxBlock*3/4 || len(w.cur.Payload)+room > MaxBlock {
 			w.split(w.t, w.n)
 		}
 	}
-	w.change(w.t, c, w.n)
-	w.n++
+	w.any = true
 }
 
 // End ends the transaction that Begin started.
@@ -174,6 +200,7 @@ func (w *BlockBuilder) carve(start, schemas int) {
 	w.cur.Payload = append(w.cur.Payload, head.Payload[start:]...)
 	w.cur.Changes = head.Changes - changes
 	w.cur.Schemas = append(w.cur.Schemas, head.Schemas[schemas:]...)
+	w.cur.Others = slices.Clone(head.Others)
 	head.Payload, head.Changes, head.Schemas = head.Payload[:start], changes, head.Schemas[:schemas:schemas]
 	w.finish(head)
 }
@@ -227,6 +254,23 @@ func (w *BlockBuilder) change(t *Transaction, c *Change, i int) {
 		c.Stamp.Version == Version{t.Major, uint32(i + 1)}
 	w.cur.Payload = appendChange(w.cur.Payload, c, implied)
 	w.cur.Changes++
+	if !implied {
+		w.cur.uses(w.log, c)
+	}
+}
+
+// uses notes the schema of a change that is stamped in another log.
+func (b *Block) uses(log LogID, c *Change) {
+	of := c.Stamp.Log()
+	if of == log {
+		return
+	}
+	for i := len(b.Others) - 1; i >= 0; i-- {
+		if o := &b.Others[i]; o.Schema.ID == c.Schema.ID && o.Log == of {
+			return
+		}
+	}
+	b.Others = append(b.Others, LogSchema{of, c.Schema})
 }
 
 func appendBegin(p []byte, h *TxHeader) []byte {
@@ -282,8 +326,16 @@ type BlockReader struct {
 	Change  Change   // the last change read; shares the payload's memory
 	minor   uint32
 	err     error
-	IsBegin bool // the last record was a begin
+	IsBegin bool  // the last record was a begin
+	notes   bool  // notes are not left out
+	Note    *Note // that was read last, or nil
 	size    int
+}
+
+// Notes makes the reader give notes too.
+func (r *BlockReader) Notes() *BlockReader {
+	r.notes = true
+	return r
 }
 
 // TxHeader is what a block says of a transaction.
@@ -309,11 +361,22 @@ func (r *BlockReader) Offset() int { return r.size - len(r.p) }
 // Next reads the next record: a transaction's begin (IsBegin) or a change. It
 // returns false at the end and at damage (see Err).
 func (r *BlockReader) Next() bool {
+	r.Note = nil
 	if r.err != nil || len(r.p) == 0 {
 		return false
 	}
 	tag := r.p[0]
 	r.p = r.p[1:]
+	for tag == tagNote {
+		b := r.bytes()
+		if r.notes && r.err == nil {
+			return r.note(b)
+		}
+		if r.err != nil || len(r.p) == 0 {
+			return false
+		}
+		tag, r.p = r.p[0], r.p[1:]
+	}
 	r.IsBegin = tag == tagBegin
 	if r.IsBegin {
 		r.Begin = TxHeader{Position: Position(r.bytes()), Major: r.uvarint(), Time: Time(r.uvarint()), Changes: int(r.uint32())}
@@ -356,6 +419,19 @@ func (r *BlockReader) Next() bool {
 		return r.fail(fmt.Sprintf("unknown record tag %#x", tag))
 	}
 	return r.err == nil
+}
+
+func (r *BlockReader) note(b []byte) bool {
+	if r.IsBegin = false; r.Begin.Position == "" {
+		return r.fail("a note comes before its transaction's begin")
+	}
+	n, err := DecodeNote(b)
+	if err != nil {
+		r.err = err
+		return false
+	}
+	r.Note = n
+	return true
 }
 
 func (r *BlockReader) fail(why string) bool {

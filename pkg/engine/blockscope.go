@@ -3,12 +3,15 @@ package engine
 import "fmt"
 
 // Index checks a block that came from outside, record by record, and fills in
-// Changes and Ends from its payload. schema resolves the schemas of a log.
+// Changes, Ends and Others from its payload. schema resolves the schemas of a log.
 func (b *Block) Index(log LogID, schema func(LogID, uint32) *Schema) error {
-	b.Changes, b.Ends = 0, nil
-	r := b.Reader(log, schema)
+	b.Changes, b.Ends, b.Others = 0, nil, nil
+	r := b.Reader(log, schema).Notes()
 	var at Position
 	for start := 0; r.Next(); start = r.Offset() {
+		if r.Note != nil {
+			continue
+		}
 		if r.IsBegin {
 			if at != "" {
 				b.Ends = append(b.Ends, End{at, start, b.Changes})
@@ -19,6 +22,7 @@ func (b *Block) Index(log LogID, schema func(LogID, uint32) *Schema) error {
 			continue
 		}
 		b.Changes++
+		b.uses(log, &r.Change)
 		if r.Change.Op != OpPut {
 			continue
 		}
@@ -58,8 +62,12 @@ type Lens interface {
 func (b *Block) Narrow(log LogID, schema func(LogID, uint32) *Schema, lens Lens) (*Block, error) {
 	w := narrower{to: &Block{Prev: b.Prev, Part: b.Part, Last: b.Last, Time: b.Time}}
 	whole := b.Part == 0 && b.Last
-	r := b.Reader(log, schema)
+	r := b.Reader(log, schema).Notes()
 	for r.Next() {
+		if r.Note != nil {
+			w.altered = true // it names keys, whether they are seen or not
+			continue
+		}
 		if r.IsBegin {
 			w.end(whole)
 			w.open(&r.Begin, b.Part > 0)

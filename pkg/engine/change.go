@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Op is what a change does.
 type Op uint8
@@ -63,10 +66,35 @@ type Transaction struct {
 	// restart of the node that comes after this transaction. Only a source that
 	// mints has one.
 	Memory []byte
+	// Remember is what the source wants to be given back one by one, as Env.Facts,
+	// after a restart of the node that comes after this transaction. Unlike Memory,
+	// what is not named stays as it is. Only a source that mints has any.
+	Remember []Fact
+	// Make, if not nil, makes the transaction within the commit that it is part of,
+	// once: state is what the node holds then, with all that comes before in the
+	// commit. It sets Changes and Remember, and may raise Time, to be above a row
+	// that it replaces. ErrSkip leaves the transaction out as if it had not been
+	// sent; any other error ends the commit. Only a source that mints sends one.
+	Make func(t *Transaction, state Rows) error
 	// Tables are partial baselines that become the state with this transaction,
 	// ahead of its changes. They are spent, whatever becomes of it. Only a source
 	// that mints sends them.
 	Tables []BaselineWriter
+}
+
+// Fact is a small value that a source remembers under a key; nil forgets it.
+type Fact struct {
+	Key   string
+	Value []byte
+}
+
+// ErrSkip is what Transaction.Make returns to leave a transaction out.
+var ErrSkip = errors.New("the transaction is left out")
+
+// Rows are what changes are made and completed from: the state, or a stage.
+type Rows interface {
+	// Get returns the record at key, tombstones included.
+	Get(table TableName, key []byte) (Record, bool, error)
 }
 
 // Record is a row of the state, or a tombstone.

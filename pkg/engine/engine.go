@@ -25,6 +25,8 @@ type Options struct {
 	Now    func() time.Time // nil: time.Now
 	// Retention bounds the logs of a durable store.
 	Retention Retention
+	// Conflicts are the conflict policies of tables; nil: LastWriteWins.
+	Conflicts *Conflicts
 	// Scratch is the folder for what is spilled; empty: the system's.
 	Scratch string
 }
@@ -40,24 +42,42 @@ type Engine struct {
 	sources   []*source
 	retention Retention
 	scratch   *spill.Dir
+	parts     partsRoom
+	writes    group
+	conflicts *Conflicts
+	tally     tally
+	rejoin    *rejoin // under mu; nil: its own logs wait for nobody
+	unread    string  // see CannotAwaitPeers
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced at each commit and change of adverts
+	counter   uint64        // names the counts of this life: see Head
+	headsTold time.Time     // when heads that have moved were told last
 	logs      map[LogID]*logState
+	sorted    []LogID // the keys of logs; nil when they have changed
 	readers   map[readerKey]ReaderAck
+	full      *Full                   // nil while there is room
+	emptied   chan struct{}           // closed when there is room again
 	savedAcks map[readerKey]ReaderAck // of durable readers, as the store has them
+
+	foreign error // the store is another node's
 }
 
 // logState is what the engine knows of a log beside what the store holds.
 type logState struct {
-	compare   Comparator
-	path      []string // nearest first; this node leads it
-	tables    []TableName
-	source    *source
-	head      Position // as far as the source is known to have got
-	headTime  Time
-	headKnown bool
-	unsaved   bool // path or tables have changed since they were saved
+	compare Comparator
+	order   string // its name, once it is named
+	named   bool
+	path    []string              // nearest first; this node leads it; never altered
+	tables  []TableName           // never altered
+	covered []TableName           // of a carried log: what its cursor has covered since its baseline; nil if unknown
+	behind  map[TableName]Reached // of a carried log: tables that its cursor is ahead of; never altered
+	whole   Time                  // see Advert.Whole
+	source  *source
+	history string // behind a log that is minted here
+	reach   reach  // how far it has got at its origin
+	moved   time.Time
+	unsaved bool // path or tables have changed since they were saved
 }
 
 type readerKey struct {
@@ -86,6 +106,7 @@ func New(o Options) *Engine {
 		id: o.NodeID, store: o.Store, now: o.Now, log: o.Logger,
 		changed: make(chan struct{}), logs: map[LogID]*logState{}, readers: map[readerKey]ReaderAck{},
 		savedAcks: map[readerKey]ReaderAck{}, retention: o.Retention.withDefaults(), scratch: spill.NewDir(o.Scratch),
+		conflicts: o.Conflicts,
 	}
 	var last Time
 	v := o.Store.View()
@@ -94,31 +115,74 @@ func New(o Options) *Engine {
 	}
 	v.Close()
 	e.clock = NewClock(o.Now, last)
+	e.counter = uint64(e.clock.Next())
+	e.writes = group{store: o.Store, bytes: groupBytes, notify: func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.notify()
+	}}
 	e.restoreReaders()
 	maps.Copy(e.savedAcks, e.readers)
 	return e
+}
+
+// Known is what is known of the log that a source has minted in an earlier life of the
+// node, of which the store has nothing.
+type Known struct {
+	Log     LogID
+	History string   // see Info
+	At      Position // how far it has got
+	Schemas uint32   // the highest ID of its schemas
+	Time    Time     // the newest stamped in it
+}
+
+// Recall has a source go on with a log if the history behind it is the same, and in any
+// case in none that is older. What the store has of a source's log counts before it. Call it before
+// AddSource.
+func (e *Engine) Recall(source string, k Known) error {
+	e.clock.Observe(max(k.Time, Time(k.Log.Epoch)))
+	tx, err := e.store.Begin(context.Background())
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if tx.Meta(metaSource+source) != nil || k.Log.Origin != Origin(e.id, source) || k.History == "" {
+		return nil
+	}
+	if err := setMeta(tx, metaSource+source, savedSource{Origin: k.Log.Origin, Epoch: k.Log.Epoch, History: k.History, At: k.At, Schemas: k.Schemas}); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // AddSource registers a source under its name in the configuration. Call it
 // before Run.
 func (e *Engine) AddSource(name string, s SyncSource, p Policy) {
 	src := &source{
-		engine: e, name: name, sync: s, policy: p,
+		engine: e, name: name, sync: s, policy: p, known: unknown,
 		state: SourceState{Name: name, Reason: ReasonConnecting, Since: e.now()},
 	}
 	src.restore()
+	src.sync = namespace(s, e.conflicts, src.info.History)
 	e.sources = append(e.sources, src)
 }
 
 // Run feeds the engine from its sources until ctx ends. A source that fails is
-// tried again, with a growing delay; it never holds up another.
+// tried again, with a growing delay; it never holds up another. Over a store of
+// another node it ends at once.
 func (e *Engine) Run(ctx context.Context) error {
+	if e.foreign != nil {
+		return e.foreign
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range e.sources {
 		g.Go(func() error { return s.run(ctx) })
 	}
-	if e.store.Durable() {
+	if e.store.Durable() || e.retention.OnFull == OnFullBlock {
 		g.Go(func() error { return e.retain(ctx) })
+	}
+	if e.writes.rec != nil {
+		g.Go(func() error { return e.collect(ctx) })
 	}
 	g.Go(func() error { <-ctx.Done(); return ctx.Err() }) // also without any source
 	if err := g.Wait(); !errors.Is(err, context.Canceled) {
@@ -168,18 +232,30 @@ func (e *Engine) Adverts() []Advert {
 	defer v.Close()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	newest := map[string]Advert{}
-	for id, l := range e.logs {
-		info, ok := v.Log(id) // from its first baseline on
-		if !ok || newest[id.Origin].Log.Epoch > id.Epoch {
+	if e.sorted == nil {
+		e.sorted = slices.SortedFunc(maps.Keys(e.logs), func(a, b LogID) int {
+			return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(b.Epoch, a.Epoch)) // the newest first
+		})
+	}
+	all := make([]Advert, 0, len(e.sorted))
+	for _, id := range e.sorted {
+		if n := len(all); n > 0 && all[n-1].Log.Origin == id.Origin {
 			continue
 		}
-		newest[id.Origin] = Advert{
-			Log: id, Tables: slices.Clone(l.tables), Path: slices.Clone(l.path),
-			Oldest: info.Oldest, Head: info.Head, Time: info.Time, Source: l.source.name,
+		l := e.logs[id]
+		info, ok := v.Log(id) // from its first baseline on
+		if !ok || l.source.recorder() != nil {
+			continue
 		}
+		if !l.named {
+			l.order, l.named = l.compare.Name(), true
+		}
+		all = append(all, Advert{
+			Log: id, Tables: l.tables, Path: l.path,
+			Oldest: info.Oldest, Head: info.Head, Time: info.Time, Order: l.order, Source: l.source.name, History: l.history, Whole: l.whole, Origin: l.origin(e.counter),
+		})
 	}
-	return slices.SortedFunc(maps.Values(newest), func(a, b Advert) int { return cmp.Compare(a.Log.Origin, b.Log.Origin) })
+	return all
 }
 
 // Comparator returns a log's comparator; PostgreSQL LSN order for a log that is
@@ -200,8 +276,11 @@ func (e *Engine) Highest(node string) (Epoch, Time) {
 	var epoch Epoch
 	var t Time
 	for _, l := range v.Logs() {
-		if mintedBy(l.ID.Origin, node) {
+		if MintedBy(l.ID.Origin, node) {
 			epoch, t = max(epoch, l.ID.Epoch), max(t, l.Time)
+			if c, ok := v.Cursor(CursorKey{Log: l.ID}); ok { // a log that comes to a recorder has no entries
+				t = max(t, c.Time)
+			}
 		}
 	}
 	return epoch, t
@@ -211,7 +290,8 @@ func (e *Engine) Highest(node string) (Epoch, Time) {
 // sources.
 func Origin(node, source string) string { return node + "#" + source }
 
-func mintedBy(origin, node string) bool {
+// MintedBy reports whether a node mints the log of an origin.
+func MintedBy(origin, node string) bool {
 	return strings.HasPrefix(origin, node+"#")
 }
 
@@ -230,6 +310,12 @@ func (e *Engine) Witness(peer string, epoch Epoch, t Time) {
 		e.log.Warn("a peer claims a time of this node that is more than a year ahead; ignored", "peer", peer, "epoch", epoch, "time", t)
 		return
 	}
+	if e.doubt(peer, epoch, t) {
+		e.clock.Observe(seen)
+	}
+	if e.witness(peer, epoch, t) {
+		return
+	}
 	ownEpoch, ownTime := e.Highest(e.id)
 	for _, s := range e.sources {
 		ownEpoch = max(ownEpoch, s.epoch()) // minted, and its baseline under way
@@ -239,7 +325,7 @@ func (e *Engine) Witness(peer string, epoch Epoch, t Time) {
 	}
 	e.clock.Observe(seen)
 	for _, s := range e.sources {
-		s.renew(fmt.Sprintf("peer %s holds epoch %d, time %d of this node, which has epoch %d", peer, epoch, t, ownEpoch))
+		s.renew(fmt.Sprintf("peer %s holds epoch %d, time %d of this node, which has epoch %d%s", peer, epoch, t, ownEpoch, e.unread), true, epoch)
 	}
 }
 

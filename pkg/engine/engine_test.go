@@ -201,6 +201,29 @@ func TestWitness(t *testing.T) {
 	}
 }
 
+// A node that cannot read back what it has lost says so, and what to do.
+func TestLostHistoryIsNotReadBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := node("n")
+		e.AddSource("db", &dbSource{db: newDatabase()}, engine.Keep{})
+		e.CannotAwaitPeers("it has one cursor")
+		defer start(t, e)()
+		settle()
+		e.Witness("peer", advertised(t, e).Log.Epoch+1, 0)
+		settle()
+		st := e.Status().Sources[0]
+		for _, want := range []string{"peer holds epoch", "it has one cursor", "deleted at the peers", "PerOrigin"} {
+			if !strings.Contains(st.LastCause, want) {
+				t.Errorf("the cause is %q, which lacks %q", st.LastCause, want)
+			}
+		}
+		if st.HistoryLost != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 // A node that is told of a lost history while its source is away mints a new
 // epoch when the source is back, and does not go on in the old one.
 func TestWitnessWhileTheSourceIsAway(t *testing.T) {
@@ -233,7 +256,7 @@ func TestWitnessWhileTheSourceIsAway(t *testing.T) {
 
 // A wall clock that steps back lowers neither times nor, across a restart that
 // loses everything, what peers see (R02).
-func TestClockStepsBack(t *testing.T) {
+func TestCaseR02(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		db := newDatabase()
@@ -379,6 +402,7 @@ func TestSourceErrors(t *testing.T) {
 				if s := st.Sources[1]; s.Reason != engine.ReasonStreaming || s.Message != "" {
 					t.Errorf("the source that works is shown as %+v", s)
 				}
+				since := st.Sources[0].Since
 				if st.Ready {
 					t.Error("a node that waits for a baseline says it is ready")
 				}
@@ -388,6 +412,9 @@ func TestSourceErrors(t *testing.T) {
 				}
 				time.Sleep(59 * time.Second)
 				synctest.Wait()
+				if s := e.Status().Sources[0]; !s.Since.Equal(since) || s.Reason != engine.ReasonTableNotFound {
+					t.Errorf("it took turns with another state as it was tried again: %+v, since %v at first", s, since)
+				}
 				if n := src.tried(); permanent != (n <= 3) || n < 2 || n > 20 {
 					t.Errorf("tried %d times in a minute", n)
 				}

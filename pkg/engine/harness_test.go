@@ -100,6 +100,7 @@ func (s *dbSource) failing(stage string) error {
 }
 
 func (s *dbSource) Init(_ context.Context, env engine.Env) (engine.Info, error) {
+	env.Report(engine.ReasonConnecting, nil)
 	s.mu.Lock()
 	s.inits++
 	s.mu.Unlock()
@@ -213,6 +214,7 @@ type hop struct {
 	chaos    func(n int) int // nil, or draws from [0, n): repeats and reorders blocks
 	others   []engine.LogID  // logs whose schemas go with a snapshot, rows or not
 	self     string          // not to be asked for what comes by way of it
+	only     string          // the origin to ask for; "" for all
 	copies   int             // snapshots taken
 }
 
@@ -224,7 +226,9 @@ func (h *hop) draw(n int) int {
 }
 
 func (h *hop) adverts(up *engine.Engine) []engine.Advert {
-	return slices.DeleteFunc(up.Adverts(), func(a engine.Advert) bool { return slices.Contains(a.Path, h.self) })
+	return slices.DeleteFunc(up.Adverts(), func(a engine.Advert) bool {
+		return slices.Contains(a.Path, h.self) || h.only != "" && a.Log.Origin != h.only
+	})
 }
 
 func (h *hop) Baseline(ctx context.Context, sink engine.Sink) error {
@@ -290,7 +294,12 @@ func (h *hop) copy(ctx context.Context, up *engine.Engine, sink engine.Sink, a e
 	h.mu.Unlock()
 	spec := engine.BaselineSpec{
 		Log: a.Log, Schemas: v.Schemas(a.Log), Others: map[engine.LogID][]*engine.Schema{},
-		Tables: a.Tables, At: info.Head, Time: info.Time,
+		Tables: a.Tables, At: info.Head, Time: info.Time, Truncates: map[engine.TableName][]engine.Stamp{},
+	}
+	for _, t := range a.Tables { // rows that they took away leave no newer stamp to tell it by
+		if at := v.Truncated(t, a.Log.Origin); at != (engine.Stamp{}) {
+			spec.Truncates[t] = append(spec.Truncates[t], at)
+		}
 	}
 	for _, l := range h.others {
 		spec.Others[l] = v.Schemas(l)
@@ -367,7 +376,7 @@ func (h *hop) Stream(ctx context.Context, from engine.Cursors, sink engine.Sink)
 			if err := sink.Carry(a.Log, up.Comparator(a.Log), a.Path, a.Tables); err != nil {
 				return err
 			}
-			sink.Head(a.Log, a.Head, a.Time)
+			sink.Head(a.Log, engine.Head{Position: a.Head, Time: a.Time})
 			if len(blocks) == 0 {
 				continue
 			}

@@ -210,6 +210,8 @@ func TestFingerprint(t *testing.T) {
 		"type":             func(s *engine.Schema) { s.Columns[1].TypeOID = 26 },
 		"type name":        func(s *engine.Schema) { s.Columns[1].TypeName = "citext" },
 		"type modifier":    func(s *engine.Schema) { s.Columns[1].TypeMod = 8 },
+		"base type":        func(s *engine.Schema) { s.Columns[1].BaseOID = 25 },
+		"base type's name": func(s *engine.Schema) { s.Columns[1].BaseOID, s.Columns[1].BaseName = 25, "text" },
 		"key":              func(s *engine.Schema) { s.Columns[1].Key = true },
 		"order":            func(s *engine.Schema) { slices.Reverse(s.Columns) },
 		"dropped":          func(s *engine.Schema) { s.Columns = s.Columns[:1] },
@@ -226,36 +228,44 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// TestSchemaSet: IDs grow, one per shape, from above those known.
+// TestSchemaSet: IDs grow, from above those known, and the newest shape of a table
+// has the highest, also one that the table has had before.
 func TestSchemaSet(t *testing.T) {
 	t.Parallel()
 	known := tableOf(7, 2)
-	set := engine.NewSchemaSet(known)
+	set := engine.NewSchemaSet(known, tableOf(5, 3))
 	if got, isNew := set.Define(tableOf(0, 2)); got != known || isNew {
-		t.Errorf("a known shape gave schema %d, new %v", got.ID, isNew)
+		t.Errorf("the newest shape gave schema %d, new %v", got.ID, isNew)
 	}
-	const workers = 8
-	got := make([][]uint32, workers)
+	if got, isNew := set.Define(tableOf(0, 3)); got.ID != 8 || !isNew {
+		t.Errorf("a shape that comes back gave schema %d, new %v", got.ID, isNew)
+	}
+	for id := uint32(5); id <= 8; id++ {
+		if got := set.Get(id); (got != nil) != (id != 6) || got != nil && got.ID != id {
+			t.Errorf("ID %d is schema %v", id, got)
+		}
+	}
+	const workers, shapes = 8, 37
+	var mu sync.Mutex
+	all := map[uint32]int{} // columns by ID
 	var wg sync.WaitGroup
-	for w := range workers {
+	for range workers {
 		wg.Go(func() {
-			for n := 3; n < 40; n++ {
+			for n := range shapes {
 				s, _ := set.Define(tableOf(0, n))
-				got[w] = append(got[w], s.ID)
+				mu.Lock()
+				if have, ok := all[s.ID]; ok && have != n || len(s.Columns) != n || s.ID <= 8 && n != 3 {
+					t.Errorf("schema %d has %d columns, asked for %d; had %d", s.ID, len(s.Columns), n, have)
+				}
+				all[s.ID] = n
+				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	all := map[uint32]bool{}
-	for _, ids := range got {
-		if !slices.Equal(ids, got[0]) {
-			t.Fatalf("one shape has two IDs: %v and %v", ids, got[0])
+	for id := uint32(9); id < 9+uint32(len(all))-1; id++ {
+		if _, ok := all[id]; !ok {
+			t.Errorf("%d IDs given out, and not %d", len(all), id)
 		}
-		for _, id := range ids {
-			all[id] = true
-		}
-	}
-	if len(all) != 37 || all[7] || !all[8] || !all[44] {
-		t.Errorf("IDs %v, want 8 to 44", got[0])
 	}
 }

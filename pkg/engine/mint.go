@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -14,9 +15,56 @@ type minting struct {
 	m       merger
 	log     LogID
 	compare Comparator
+	key     CursorKey
+	cursor  Cursor
+	saved   *logState // see move
+	moved   bool      // something was written
+	changes uint64    // that were written
 	blocks  *BlockBuilder
 	taken   []*baseline // partial baselines that are in
 	old     []byte      // scratch: the row a key change moved
+	bags    ordinals
+}
+
+// apply takes transactions in.
+func (w *minting) apply(tx Tx, txs []Transaction) error {
+	clock := w.source.engine.clock
+	w.tx, w.m, w.changes = tx, w.source.merger(tx), 0
+	cursor, ok := tx.Cursor(w.key)
+	if !ok {
+		return fmt.Errorf("log %s: transactions before a baseline: %w", w.log, ErrReBaselineRequired)
+	}
+	w.blocks = NewBlockBuilder(w.log, cursor.Position)
+	for i := range txs {
+		t := &txs[i]
+		if w.compare(t.Position, cursor.Position) <= 0 {
+			if t.namesUntaken() {
+				return fmt.Errorf("engine: transaction at %s names a baseline that has not been taken in, and log %s is at %s already", t.Position, w.log, cursor.Position)
+			}
+			continue // sent again after a reconnect
+		}
+		t.Log, t.Prev, t.Time = w.log, cursor.Position, clock.NextAt(t.Commit)
+		if t.Make != nil {
+			switch err := t.Make(t, tx); {
+			case errors.Is(err, ErrSkip):
+				continue
+			case err != nil:
+				return err
+			}
+			clock.Observe(t.Time)
+		}
+		w.moved = true
+		if err := w.add(t); err != nil {
+			return err
+		}
+		cursor = Cursor{w.key, t.Position, t.Time}
+	}
+	if w.cursor = cursor; !w.moved {
+		return nil
+	}
+	var err error
+	w.saved, err = w.source.move(tx, cursor, w.compare, w.blocks.Blocks())
+	return err
 }
 
 // add applies a transaction, and packs it for the log.
@@ -31,29 +79,37 @@ func (w *minting) add(t *Transaction) error {
 			return err
 		}
 	}
+	for _, f := range t.Remember {
+		if err := w.tx.SetMeta(metaFact+w.source.name+"/"+f.Key, f.Value); err != nil {
+			return err
+		}
+	}
 	net, err := w.tables(t)
 	if err != nil {
 		return err
 	}
-	n, first := len(net.changes)+len(t.Changes), 0
+	minor := uint32(len(net.changes))
+	changes, err := w.mint(t, t.Changes, &minor)
+	if err != nil {
+		return err
+	}
+	n, first := len(net.changes)+len(changes), 0
 	if t.More != nil {
 		n = 0
 	}
-	if len(t.Changes) > 0 {
-		first = t.Changes[0].room()
+	if len(changes) > 0 {
+		first = changes[0].room()
 	}
 	w.blocks.Begin(t, n, first)
 	for i := range net.changes {
 		w.blocks.Change(&net.changes[i])
 	}
-	minor := uint32(len(net.changes))
-	for changes := t.Changes; ; {
-		if err := w.mint(t, changes, &minor); err != nil {
-			return err
-		}
+	w.changes += uint64(len(net.changes))
+	for {
 		for i := range changes {
 			w.blocks.Change(&changes[i])
 		}
+		w.changes += uint64(len(changes))
 		if t.More == nil {
 			break
 		}
@@ -62,6 +118,9 @@ func (w *minting) add(t *Transaction) error {
 		}
 		if len(changes) == 0 {
 			break
+		}
+		if changes, err = w.mint(t, changes, &minor); err != nil {
+			return err
 		}
 		if !net.keep {
 			w.blocks.Blocks() // the log is emptied below: none of it is kept
@@ -98,6 +157,7 @@ func (w *minting) tables(t *Transaction) (*netChanges, error) {
 	if len(t.Tables) == 0 {
 		return net, nil
 	}
+	w.bags.forget()
 	for _, l := range w.tx.Logs() {
 		net.held[l.ID] = true
 	}
@@ -118,13 +178,30 @@ func (w *minting) tables(t *Transaction) (*netChanges, error) {
 			if err := b.merge(w.tx, table, net); err != nil {
 				return nil, err
 			}
+			if err := b.retire(w.tx, table, net); err != nil {
+				return nil, err
+			}
 		}
 		if net.keep {
 			t.Schemas = append(slices.Clip(t.Schemas), b.spec.Schemas...)
 		}
 		w.taken = append(w.taken, b)
 	}
-	return net, w.source.saveLog(w.tx, w.log, w.source.withTables(w.log, w.taken))
+	return net, w.source.saveLog(w.tx, w.log, w.source.withTables(w.log, w.taken), nil)
+}
+
+// namesUntaken reports whether a transaction names a partial baseline that is
+// neither part of the state nor given up.
+func (t *Transaction) namesUntaken() bool {
+	return slices.ContainsFunc(t.Tables, func(bw BaselineWriter) bool {
+		b, ok := bw.(*baseline)
+		if !ok {
+			return true
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return !b.done
+	})
 }
 
 // abort gives up the partial baselines that have not become the state.
@@ -144,27 +221,37 @@ func (w *minting) announce() {
 }
 
 // mint stamps changes of a transaction, fills in unchanged columns and applies
-// them to the state. Rows that had to be filled are replaced.
-func (w *minting) mint(t *Transaction, changes []Change, minor *uint32) error {
+// them to the state. Rows that had to be filled are replaced. It returns the
+// changes without those that this origin may not make: they go no further. (They
+// could not be completed either, since the state does not hold their rows.)
+func (w *minting) mint(t *Transaction, changes []Change, minor *uint32) ([]Change, error) {
 	var moved Record // the row that the Delete of a key change took away
+	kept := changes[:0]
 	for i := range changes {
 		c := &changes[i]
 		*minor++
 		c.Stamp = Stamp{t.Time, t.Log.Origin, t.Log.Epoch, Version{t.Major, *minor}}
-		var err error
-		if moved, err = complete(w.tx, changes[i:], moved, &w.old); err != nil {
-			return fmt.Errorf("transaction at %s: %w", t.Position, err)
+		ok, err := w.m.admits(c.Schema, c.Key, t.Log.Origin)
+		if err != nil {
+			return nil, fmt.Errorf("transaction at %s: %w", t.Position, err)
+		}
+		if !ok {
+			moved = Record{}
+			continue
+		}
+		if moved, err = complete(w.tx, changes[i:], moved, &w.old, &w.bags); err != nil {
+			return nil, fmt.Errorf("transaction at %s: %w", t.Position, err)
 		}
 		if err := w.m.apply(c); err != nil {
-			return err
+			return nil, err
+		}
+		if len(kept) == i {
+			kept = changes[:i+1]
+		} else {
+			kept = append(kept, *c)
 		}
 	}
-	return nil
-}
-
-// rows is what changes are completed from: the state, or a stage.
-type rows interface {
-	Get(table TableName, key []byte) (Record, bool, error)
+	return kept, nil
 }
 
 // complete makes the first of changes one that can be applied as it is: its
@@ -172,13 +259,14 @@ type rows interface {
 // ordinal. moved is the row that the change before it took away; the row that
 // this one takes away, if the next one is the rest of the same update, is
 // returned, in the memory of buf.
-func complete(from rows, changes []Change, moved Record, buf *[]byte) (Record, error) {
+func complete(from Rows, changes []Change, moved Record, buf *[]byte, bags *ordinals) (Record, error) {
 	c := &changes[0]
 	var taken Record
 	switch {
 	case c.Op == OpTruncate:
+		bags.forget()
 	case c.Schema.Multiset():
-		return taken, ordinal(from, c)
+		return taken, bags.complete(from, c)
 	case c.Op == OpDelete && len(changes) > 1 && changes[1].Partial && bytes.Equal(changes[1].OldKey, c.Key):
 		old, ok, err := from.Get(c.Schema.Table, c.Key)
 		if err != nil {

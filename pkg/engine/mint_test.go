@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -92,6 +93,7 @@ func TestMultiset(t *testing.T) {
 			m := newMinted(t, store.NewMemory(store.MemoryOptions{}), s)
 			f := m.follower(store.NewMemory(store.MemoryOptions{}))
 			want := map[string]int{}
+			var txs []engine.Transaction
 			for range rapid.IntRange(1, 30).Draw(t, "transactions") {
 				var changes []engine.Change
 				for range rapid.IntRange(1, 5).Draw(t, "changes") {
@@ -109,7 +111,13 @@ func TestMultiset(t *testing.T) {
 						want[a]++
 					}
 				}
-				m.must(m.apply(m.tx(changes...)))
+				if txs = append(txs, m.tx(changes...)); rapid.Bool().Draw(t, "apply") {
+					m.must(m.apply(txs...))
+					txs = nil
+				}
+			}
+			if len(txs) > 0 {
+				m.must(m.apply(txs...))
 			}
 			settle()
 			for _, e := range []*engine.Engine{m.e, f} {
@@ -220,6 +228,74 @@ func TestPartialBaseline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a partial baseline of a table that is there already lacks is gone, here and
+// at who reads.
+func TestPartialBaselineTakesAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := shapeOf(tableA)
+		a.ID = 1
+		m := newMinted(t, store.NewMemory(store.MemoryOptions{}), a)
+		f := m.follower(store.NewMemory(store.MemoryOptions{}))
+		put := func(id, v string) engine.Change {
+			return engine.Change{Op: engine.OpPut, Schema: a, Key: keyOf(id), Row: rowOf(a, id, v, "")}
+		}
+		m.must(m.apply(m.tx(put("1", "old"), put("2", "old"))))
+		settle()
+		w, err := m.sink.Baseline(t.Context(), engine.BaselineSpec{
+			Partial: true, Tables: []engine.TableName{tableA}, Schemas: []*engine.Schema{a}, At: m.last.Position(), Major: uint64(m.last), Reason: "made anew",
+		})
+		m.must(err)
+		m.must(w.Rows(tableA, []engine.Record{{Schema: a, Key: keyOf("2"), Row: rowOf(a, "2", "old", "")}, {Schema: a, Key: keyOf("3"), Row: rowOf(a, "3", "new", "")}}))
+		last := m.tx(put("4", "with"))
+		last.Tables = []engine.BaselineWriter{w}
+		m.must(m.apply(last))
+		settle()
+		want := content{tableA: {"2": {"old"}, "3": {"new"}, "4": {"with"}}}
+		for _, e := range []*engine.Engine{m.e, f} {
+			v := e.View()
+			got, err := liveRows(v)
+			v.Close()
+			m.must(err)
+			if got.String() != want.String() {
+				t.Errorf("node %s has\n%s, want\n%s", e.NodeID(), got, want)
+			}
+		}
+	})
+}
+
+// A transaction that the log has already is dropped, but not with a baseline in
+// it that the log has not.
+func TestPartialBaselineComesLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a, b := shapeOf(tableA), shapeOf(tableB)
+		a.ID, b.ID = 1, 2
+		m := newMinted(t, store.NewMemory(store.MemoryOptions{}), a)
+		settle()
+		partial := func() engine.BaselineWriter {
+			w, err := m.sink.Baseline(t.Context(), engine.BaselineSpec{
+				Partial: true, Tables: []engine.TableName{tableB}, Schemas: []*engine.Schema{b}, At: m.last.Position(), Major: uint64(m.last), Reason: "added",
+			})
+			m.must(err)
+			m.must(w.Rows(tableB, []engine.Record{{Schema: b, Key: keyOf("1"), Row: rowOf(b, "1", "x", "")}}))
+			return w
+		}
+		last := m.tx()
+		last.Tables = []engine.BaselineWriter{partial()}
+		m.must(m.apply(last))
+		m.must(m.apply(last)) // what it names is in
+		again := last
+		again.Tables = []engine.BaselineWriter{partial()}
+		if err := m.apply(again, m.tx()); err == nil || !strings.Contains(err.Error(), "has not been taken in") {
+			t.Errorf("a baseline was dropped: %v", err)
+		}
+		if st := m.e.Status(); st.Logs[0].Head != last.Position || st.Sources[0].TableBaselines != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
 }
 
 // A source that mints moves its log on where there is nothing in it.

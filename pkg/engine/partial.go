@@ -19,6 +19,7 @@ func (b *baseline) Apply(txs []Transaction) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var buf []byte
+	var bags ordinals
 	for i := range txs {
 		t := &txs[i]
 		for _, sc := range t.Schemas {
@@ -27,7 +28,7 @@ func (b *baseline) Apply(txs []Transaction) error {
 			}
 		}
 		for changes := t.Changes; ; {
-			if err := b.bringIn(changes, &buf); err != nil {
+			if err := b.bringIn(changes, &buf, &bags); err != nil {
 				return fmt.Errorf("transaction at %s: %w", t.Position, err)
 			}
 			if t.More == nil {
@@ -45,7 +46,7 @@ func (b *baseline) Apply(txs []Transaction) error {
 	return nil
 }
 
-func (b *baseline) bringIn(changes []Change, buf *[]byte) error {
+func (b *baseline) bringIn(changes []Change, buf *[]byte, bags *ordinals) error {
 	var moved Record
 	for i := range changes {
 		c := &changes[i]
@@ -57,10 +58,18 @@ func (b *baseline) bringIn(changes []Change, buf *[]byte) error {
 		if c.Op == OpTruncate {
 			st.Close()
 			b.stages[table] = b.source.engine.store.NewStage(table)
+			bags.forget()
 			continue
 		}
-		var err error
-		if moved, err = complete(staged{st}, changes[i:], moved, buf); err != nil {
+		ok, err := b.gate.admits(c.Schema, c.Key, b.log.Origin)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			moved = Record{}
+			continue
+		}
+		if moved, err = complete(staged{st}, changes[i:], moved, buf, bags); err != nil {
 			return err
 		}
 		r := Record{Schema: c.Schema, Key: c.Key, Row: c.Row, Stamp: b.stamp, Deleted: c.Op == OpDelete}
@@ -78,6 +87,7 @@ func (b *baseline) announcePartial() {
 	s.state.LastBaseline = e.now().Sub(b.began)
 	s.state.TableBaselines += len(b.spec.Tables)
 	s.mu.Unlock()
+	e.tally.add(b.log.Origin, &b.gate)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if l := e.logs[b.log]; l != nil {

@@ -13,27 +13,63 @@ import (
 //
 //	source/NAME        the log that the source mints, and the history behind it
 //	memory/NAME        what the source wants to remember itself
+//	fact/NAME/KEY      the same, one by one
 //	log/ORIGIN@EPOCH   the source that delivers the log, its path and its tables
 //	reader/ID          how far a durable reader has got
+//	retired/ORIGIN@EPOCH  up to where the rows of the log have been removed
 const (
-	metaSource = "source/"
-	metaMemory = "memory/"
-	metaLog    = "log/"
-	metaReader = "reader/"
+	metaSource  = "source/"
+	metaMemory  = "memory/"
+	metaFact    = "fact/"
+	metaLog     = "log/"
+	metaReader  = "reader/"
+	metaRetired = "retired/"
 )
 
 type savedSource struct {
 	Origin  string `json:"origin"`
 	Epoch   Epoch  `json:"epoch"`
 	History string `json:"history"`
+	// At is how far the log had got in an earlier life, and Schemas are the schema IDs that were given
+	// out: see Known.
+	At      Position `json:"at,omitempty"`
+	Schemas uint32   `json:"schemas,omitempty"`
 }
 
 type savedLog struct {
 	Origin string      `json:"origin"`
 	Epoch  Epoch       `json:"epoch"`
 	Source string      `json:"source"`
+	Order  string      `json:"order,omitempty"`
 	Path   []string    `json:"path"`
 	Tables []TableName `json:"tables"`
+	// Covered is as in logState.
+	Covered []TableName   `json:"covered"`
+	Behind  []savedBehind `json:"behind,omitempty"`
+	Whole   Time          `json:"whole,omitempty"`
+}
+
+// savedBehind is a table that a log's cursor is ahead of.
+type savedBehind struct {
+	Table    TableName `json:"table"`
+	Position Position  `json:"position"`
+	Time     Time      `json:"time"`
+}
+
+func (l *savedLog) behind() map[TableName]Reached {
+	var m map[TableName]Reached
+	for _, b := range l.Behind {
+		if m == nil {
+			m = map[TableName]Reached{}
+		}
+		m[b.Table] = Reached{b.Position, b.Time}
+	}
+	return m
+}
+
+// without returns the tables that a cursor covers: those that it is not ahead of.
+func without(tables []TableName, behind map[TableName]Reached) []TableName {
+	return slices.DeleteFunc(slices.Clone(tables), func(t TableName) bool { _, ok := behind[t]; return ok })
 }
 
 func setMeta(tx Tx, key string, v any) error {
@@ -51,15 +87,22 @@ func getMeta(v View, key string, to any) (ok bool) {
 	return b != nil && json.Unmarshal(b, to) == nil
 }
 
-// saveLog records what has to be known of a log to serve it after a restart.
-func (s *source) saveLog(tx Tx, log LogID, tables []TableName) error {
+// saveLog records what has to be known of a log to serve it after a restart: with the tables that
+// it has now and those that its cursor is ahead of, or if tables is nil with those that it had.
+func (s *source) saveLog(tx Tx, log LogID, tables []TableName, behind map[TableName]Reached) error {
 	e := s.engine
 	e.mu.Lock()
 	saved := savedLog{Origin: log.Origin, Epoch: log.Epoch, Source: s.name, Tables: tables}
 	if l := e.logs[log]; l != nil {
-		saved.Path = slices.Clone(l.path)
+		saved.Source, saved.Path, saved.Order, saved.Whole = l.source.name, slices.Clone(l.path), l.compare.Name(), l.whole
+		saved.Covered = without(tables, behind)
 		if tables == nil {
-			saved.Tables = slices.Clone(l.tables)
+			saved.Tables, saved.Covered, behind = slices.Clone(l.tables), slices.Clone(l.covered), l.behind
+		}
+		for _, t := range saved.Tables {
+			if r, ok := behind[t]; ok {
+				saved.Behind = append(saved.Behind, savedBehind{t, r.Position, r.Time})
+			}
 		}
 		l.unsaved = false
 	}
@@ -68,17 +111,45 @@ func (s *source) saveLog(tx Tx, log LogID, tables []TableName) error {
 	own, history := s.own, s.info.History
 	s.mu.Unlock()
 	if own == log {
-		if err := setMeta(tx, metaSource+s.name, savedSource{own.Origin, own.Epoch, history}); err != nil {
+		if err := setMeta(tx, metaSource+s.name, savedSource{Origin: own.Origin, Epoch: own.Epoch, History: history}); err != nil {
 			return err
 		}
 	}
 	return setMeta(tx, metaLog+log.String(), saved)
 }
 
+// saveHistory records another name of the history behind a log that goes on. It comes
+// before what is read under that name: a source that is told the old one, and a cursor
+// past where that ended, has to take it for a history that parted from its log.
+func (s *source) saveHistory(ctx context.Context) error {
+	s.mu.Lock()
+	own, history := s.own, s.info.History
+	s.mu.Unlock()
+	v := s.engine.store.View()
+	var saved savedSource
+	known := getMeta(v, metaSource+s.name, &saved)
+	v.Close()
+	if !known || saved.History == history || own != (LogID{saved.Origin, saved.Epoch}) {
+		return nil
+	}
+	tx, err := s.engine.store.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	saved.History = history
+	if err := setMeta(tx, metaSource+s.name, saved); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
 // dropLog forgets a log.
 func dropLog(tx Tx, log LogID) error {
-	if err := tx.SetMeta(metaLog+log.String(), nil); err != nil {
-		return err
+	for _, meta := range []string{metaLog, metaGone, metaRetired} {
+		if err := tx.SetMeta(meta+log.String(), nil); err != nil {
+			return err
+		}
 	}
 	return tx.DropLog(log)
 }
@@ -91,9 +162,15 @@ func (s *source) restore() {
 	defer v.Close()
 	var saved savedSource
 	if getMeta(v, metaSource+s.name, &saved) {
-		s.own, s.info.History = LogID{saved.Origin, saved.Epoch}, saved.History
+		e.belongs(saved, s.name)
+		s.own, s.info.History, s.at, s.given = LogID{saved.Origin, saved.Epoch}, saved.History, saved.At, saved.Schemas
 	}
 	s.restoreLogs()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.logs[s.own]; l != nil {
+		l.history = s.info.History
+	}
 }
 
 // restoreLogs brings back the logs that the store has of a source. A source that
@@ -112,12 +189,22 @@ func (s *source) restoreLogs() {
 		}
 		id := LogID{l.Origin, l.Epoch}
 		if _, ok := v.Log(id); ok && l.Source == s.name && e.logs[id] == nil {
-			e.logs[id] = &logState{compare: s.sync.ComparePositions, path: l.Path, tables: l.Tables, source: s}
+			compare := Comparators[l.Order]
+			if compare == nil {
+				compare = s.sync.ComparePositions
+			}
+			e.sorted = nil
+			e.logs[id] = &logState{compare: compare, path: l.Path, tables: l.Tables, covered: l.Covered, behind: l.behind(), whole: l.Whole, source: s}
 			logs = append(logs, id)
 		}
 		return true
 	})
 	e.mu.Unlock()
+	if len(logs) > 0 {
+		s.mu.Lock()
+		s.ready = true
+		s.mu.Unlock()
+	}
 	if err := s.order(logs); err != nil {
 		e.log.Warn("logs cannot be read until their source delivers", "source", s.name, "error", err)
 	}
@@ -134,7 +221,7 @@ func (s *source) order(logs []LogID) error {
 	}
 	defer tx.Rollback()
 	for _, l := range logs {
-		if err := tx.Append(l, s.sync.ComparePositions); err != nil {
+		if err := tx.Append(l, s.engine.Comparator(l)); err != nil {
 			return err
 		}
 	}

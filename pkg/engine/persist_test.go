@@ -98,7 +98,8 @@ func TestRestart(t *testing.T) {
 }
 
 // Another history behind the same source is another epoch, also when it changed
-// while the node was down; one that goes on from the old is not.
+// while the node was down; one that goes on from the old is not. The name that it goes
+// on under is remembered: at the next start it is what was before.
 func TestRestartWithAnotherHistory(t *testing.T) {
 	t.Parallel()
 	for _, continues := range []bool{false, true} {
@@ -108,7 +109,7 @@ func TestRestartWithAnotherHistory(t *testing.T) {
 				db := newDatabase()
 				st := kept{store.NewMemory(store.MemoryOptions{})}
 				history := "1/1"
-				life := func() engine.Advert {
+				life := func(continues bool) engine.Advert {
 					e := nodeOver("r", st)
 					e.AddSource("db", continuing{&dbSource{db: db, history: func() string { return history }}, continues}, engine.Keep{})
 					stop := start(t, e)
@@ -116,15 +117,55 @@ func TestRestartWithAnotherHistory(t *testing.T) {
 					stop()
 					return advertised(t, e)
 				}
-				before := life()
+				before := life(continues)
 				history = "1/2"
 				db.commit(time.Now(), put("k", "1"))
-				if after := life(); (after.Log == before.Log) != continues || after.Log.Epoch < before.Log.Epoch {
+				after := life(continues)
+				if (after.Log == before.Log) != continues || after.Log.Epoch < before.Log.Epoch {
 					t.Errorf("log %s after %s", after.Log, before.Log)
+				}
+				if again := life(false); again.Log != after.Log {
+					t.Errorf("log %s after %s, of one history", again.Log, after.Log)
 				}
 			})
 		})
 	}
+}
+
+// A store is one node's, and its rows are those of the sources that the node has: what
+// came by a source that is gone could not be told from what its table has lost since.
+func TestStoreOfAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := newDatabase()
+		db.commit(time.Now(), put("k", "1"), put("l", "1"))
+		st := kept{store.NewMemory(store.MemoryOptions{})}
+		life := func(id, source string) *engine.Engine {
+			e := nodeOver(id, st)
+			e.AddSource(source, &dbSource{db: db}, engine.Keep{})
+			stop := start(t, e)
+			settle()
+			stop()
+			return e
+		}
+		log := advertised(t, life("r", "db")).Log
+		db.commit(time.Now(), op{kind: "delete", table: tableA, id: "k"})
+
+		other := nodeOver("s", st)
+		other.AddSource("db", &dbSource{db: db}, engine.Keep{})
+		if err := other.Run(t.Context()); err == nil || !strings.Contains(err.Error(), log.String()) {
+			t.Errorf("node s goes on with the log of node r: %v", err)
+		}
+		if s := life("r", "renamed").Status().Sources[0]; s.Reason != engine.ReasonPreflightFailed || !strings.Contains(s.Message, `Call the source "db" again`) {
+			t.Errorf("a source takes over the rows of another: %s, %s", s.Reason, s.Message)
+		}
+		e := life("r", "db") // as it was
+		v := e.View()
+		defer v.Close()
+		if err := agrees(v, log, db); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // continuing proves a change of history to be a continuation.

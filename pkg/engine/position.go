@@ -3,6 +3,8 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"reflect"
 	"strconv"
 	"strings"
 )
@@ -21,15 +23,38 @@ type LSN uint64
 
 // ParseLSN reads PostgreSQL's text form, two hexadecimal halves with a slash.
 func ParseLSN(p Position) (LSN, error) {
-	hi, lo, ok := strings.Cut(string(p), "/")
-	if ok {
-		h, err1 := strconv.ParseUint(hi, 16, 32)
-		l, err2 := strconv.ParseUint(lo, 16, 32)
-		if err1 == nil && err2 == nil {
-			return LSN(h<<32 | l), nil
-		}
+	if lsn, ok := parseLSN(string(p)); ok {
+		return lsn, nil
 	}
 	return 0, fmt.Errorf("position %q is not a PostgreSQL LSN: want two hexadecimal numbers with a slash, such as 16/B374D848", string(p))
+}
+
+// parseLSN is ParseLSN without its error: positions are compared at every step of a
+// search in a log.
+func parseLSN(s string) (LSN, bool) {
+	var halves [2]uint64
+	h, digits := 0, 0
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c == '/' && h == 0 && digits > 0:
+			h, digits = 1, 0
+			continue
+		default:
+			return 0, false
+		}
+		if halves[h] = halves[h]<<4 | uint64(c); halves[h] > math.MaxUint32 {
+			return 0, false
+		}
+		digits++
+	}
+	return LSN(halves[0]<<32 | halves[1]), h == 1 && digits > 0
 }
 
 // Position returns the LSN in PostgreSQL's text form.
@@ -58,14 +83,14 @@ func CompareLSN(a, b Position) int {
 	if a == "" || b == "" {
 		return cmp.Compare(len(a), len(b))
 	}
-	x, errA := ParseLSN(a)
-	y, errB := ParseLSN(b)
+	x, okA := parseLSN(string(a))
+	y, okB := parseLSN(string(b))
 	switch {
-	case errA == nil && errB == nil:
+	case okA && okB:
 		return cmp.Compare(x, y)
-	case errA != nil && errB != nil:
+	case !okA && !okB:
 		return cmp.Compare(a, b)
-	case errA != nil:
+	case !okA:
 		return -1
 	}
 	return 1
@@ -86,9 +111,19 @@ func CompareNumber(a, b Position) int {
 // CompareBytes orders positions by their bytes.
 func CompareBytes(a, b Position) int { return cmp.Compare(a, b) }
 
-// Comparators are the comparators that configuration can name.
+// Comparators are the comparators that configuration and adverts can name.
 var Comparators = map[string]Comparator{
 	"lsn":    CompareLSN,
 	"number": CompareNumber,
 	"bytes":  CompareBytes,
+}
+
+// Name returns the name of one of Comparators, or "" for another.
+func (c Comparator) Name() string {
+	for name, f := range Comparators {
+		if c != nil && reflect.ValueOf(f).Pointer() == reflect.ValueOf(c).Pointer() {
+			return name
+		}
+	}
+	return ""
 }

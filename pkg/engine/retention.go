@@ -17,9 +17,16 @@ type Retention struct {
 	// MaxBytes is the limit past which entries go whoever still needs them: the
 	// reader is told, and takes a baseline. 0: four times Bytes.
 	MaxBytes int64
+	// OnFull says what is done at MaxBytes instead; "": the entries go. A store that
+	// lives in memory has to hold more than MaxBytes.
+	OnFull OnFull
 	// Readers is how long a durable reader that says nothing is waited for.
 	// 0: 24 hours.
 	Readers time.Duration
+	// Stable returns of a log up to where it need not be kept, whatever its readers
+	// have acknowledged; what is above is kept as if one had yet to read it. ok is false
+	// for a log of which its readers decide; nil: of every one.
+	Stable func(log LogID) (at Position, ok bool)
 }
 
 // The defaults of Retention.
@@ -43,21 +50,37 @@ const retainEvery = time.Second
 func (e *Engine) retain(ctx context.Context) error {
 	t := time.NewTicker(retainEvery)
 	defer t.Stop()
+	stalled := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-t.C:
 		}
-		if err := e.trim(ctx); err != nil && ctx.Err() == nil {
+		why := ""
+		if err := e.store.Stalled(); err != nil {
+			why = err.Error()
+		}
+		switch {
+		case (why == "") == (stalled == ""):
+		case why != "":
+			e.log.Warn("the store is stalled: commits wait, and nothing is lost", "error", why)
+		default:
+			e.log.Info("the store goes on")
+		}
+		if stalled = why; stalled != "" {
+			continue // trimming would wait too
+		}
+		if err := e.Trim(ctx); err != nil && ctx.Err() == nil {
 			e.log.Warn("trimming the logs", "error", err)
 		}
 	}
 }
 
-// trim lets go of what no durable reader needs, or of what is past the limit,
-// and saves what readers have acknowledged since.
-func (e *Engine) trim(ctx context.Context) error {
+// Trim lets go of what no durable reader needs, or of what is past the limit,
+// and saves what readers have acknowledged since. Run does it every second if the
+// store is durable.
+func (e *Engine) Trim(ctx context.Context) error {
 	v := e.store.View()
 	logs := v.Logs()
 	v.Close()
@@ -66,6 +89,9 @@ func (e *Engine) trim(ctx context.Context) error {
 		held += int64(l.Bytes)
 	}
 	saves, drops := e.readersToSave()
+	if held <= e.retention.MaxBytes {
+		e.fill(held)
+	}
 	if held <= e.retention.Bytes && len(saves) == 0 && len(drops) == 0 {
 		return nil
 	}
@@ -89,13 +115,21 @@ func (e *Engine) trim(ctx context.Context) error {
 		bytes int64
 		heed  bool
 	}{{e.retention.Bytes, true}, {e.retention.MaxBytes, false}} {
+		if !bound.heed && e.retention.OnFull == OnFullBlock {
+			break
+		}
 		if err := e.trimTo(tx, bound.bytes, bound.heed); err != nil {
 			return err
 		}
 	}
+	held = 0
+	for _, l := range tx.Logs() {
+		held += int64(l.Bytes)
+	}
 	if err := tx.Commit(); err != nil {
 		return err
 	}
+	e.fill(held)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for k, a := range saves {
@@ -121,11 +155,17 @@ func (e *Engine) trimTo(tx Tx, bound int64, heed bool) error {
 			floor, needed := e.floor(l.ID)
 			if !heed || !needed {
 				floor = ""
+			} else if floor == "" {
+				left = max(0, left-int64(l.Bytes))
+				continue // all of it
 			}
 			if err := tx.TrimLog(l.ID, int(share), floor); err != nil {
 				return err
 			}
-			if now, _ := tx.Log(l.ID); !heed && now.Bytes < l.Bytes && needed {
+			if now, _ := tx.Log(l.ID); !heed && now.Bytes < l.Bytes && needed && e.Comparator(l.ID)(floor, now.Oldest) < 0 {
+				if err := tx.SetMeta(metaGone+l.ID.String(), []byte(now.Oldest)); err != nil {
+					return err
+				}
 				e.log.Warn("log entries went that a durable reader has yet to read: it has to take a baseline",
 					"log", l.ID.String(), "limit", e.retention.MaxBytes, "oldest", string(now.Oldest), "acknowledged", string(floor))
 			}
@@ -136,9 +176,22 @@ func (e *Engine) trimTo(tx Tx, bound int64, heed bool) error {
 	return nil
 }
 
+// metaGone is where a store has up to where entries of a log have gone that somebody
+// needed.
+const metaGone = "gone/"
+
+// Gone returns up to where entries of a log have gone at its limit, before all who
+// needed them had read them; empty if none have.
+func Gone(v View, log LogID) Position { return Position(v.Meta(metaGone + log.String())) }
+
 // floor returns the lowest position that a durable reader of a log has
 // acknowledged; needed is false if there is none.
 func (e *Engine) floor(log LogID) (at Position, needed bool) {
+	if s := e.retention.Stable; s != nil {
+		if at, ok := s(log); ok {
+			return at, true
+		}
+	}
 	compare := e.Comparator(log)
 	e.mu.Lock()
 	defer e.mu.Unlock()

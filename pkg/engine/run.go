@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,8 +22,18 @@ type source struct {
 	state    SourceState
 	info     Info
 	own      LogID                // the log minted here; zero if the source carries
+	at       Position             // how far it had got in an earlier life: see Known
+	given    uint32               // schema IDs of it that an earlier life has given out: see Known
 	cancel   func(error)          // ends the current Stream
+	logged   string               // the reason that was logged last
+	ready    bool                 // its logs have been baselined, in this life of the node or before
 	newEpoch bool                 // a new epoch must be minted before the next baseline
+	why      string               // it is due, where that was known before the source ran
+	rollback *rollback            // the next baseline is entered by; nil if by none
+	known    Time                 // see opens
+	unread   bool                 // at the start nobody was known to have read the log
+	read     bool                 // a peer has said that it holds the log's epoch
+	lost     bool                 // peers hold more of its log: what is newer than known is written again
 	pending  map[CursorKey]*parts // of transactions that are not complete
 }
 
@@ -37,6 +48,9 @@ type SourceState struct {
 	// TableBaselines counts tables that were baselined while the others went on.
 	TableBaselines int
 	LastCause      string // of the last re-baseline
+	// HistoryLost counts how often peers held more of the source's log than the node:
+	// it has taken a new epoch each time.
+	HistoryLost int
 	// LastBaseline is how long the last one took, from its first row to its commit.
 	LastBaseline time.Duration
 }
@@ -52,7 +66,7 @@ var errNewEpoch = errors.New("a new epoch is needed")
 
 func (s *source) run(ctx context.Context) error {
 	delay := retryFirst
-	cause := "" // of the next baseline
+	cause := s.wait(ctx) // of the next baseline
 	baseline := false
 	for {
 		started := s.engine.now()
@@ -107,20 +121,37 @@ func (s *source) attempt(ctx context.Context, baseline *bool, cause *string) err
 }
 
 func (s *source) live(ctx context.Context, baseline *bool, cause *string) error {
+	from, err := s.open(ctx, baseline, cause)
+	if err != nil {
+		return err
+	}
+	return s.sync.Stream(ctx, from, s)
+}
+
+// open is what comes before Stream, which goes on from the cursors.
+func (s *source) open(ctx context.Context, baseline *bool, cause *string) (Cursors, error) {
 	e := s.engine
 	info, err := s.sync.Init(ctx, Env{
 		NodeID: e.id, Source: s.name, Schemas: s.knownSchemas(), Report: s.report, Logger: e.log.With("source", s.name),
-		History: s.history(), Cursor: s.ownCursor(), Memory: s.memory(), Scratch: e.scratch.Path(),
+		History: s.history(), Cursor: s.ownCursor(), Recalled: s.at, Memory: s.memory(), Facts: s.facts, Scratch: e.scratch.Path(),
 	})
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if info.Mints { // of a carried log it is seen when it comes
+		if err := e.conflicts.fits(info.Tables); err != nil {
+			return nil, err
+		}
 	}
 	s.mu.Lock()
 	sameHistory := s.info.History == info.History || info.Continues
 	s.info = info
 	s.mu.Unlock()
 	if info.Mints {
-		s.openLog(sameHistory)
+		s.openLog(sameHistory, info.RolledBackTo)
+		if err := s.saveHistory(ctx); err != nil {
+			return nil, err
+		}
 	} else {
 		s.restoreLogs()
 	}
@@ -135,39 +166,58 @@ func (s *source) live(ctx context.Context, baseline *bool, cause *string) error 
 		s.state.LastCause = *cause
 		s.mu.Unlock()
 		if err := s.sync.Baseline(ctx, s); err != nil {
-			return err
+			return nil, err
 		}
 		*baseline, *cause = false, ""
 		cursors = s.cursors()
 	}
+	s.mu.Lock()
+	s.ready = true
+	s.mu.Unlock()
 	s.report(ReasonStreaming, nil)
-	return s.sync.Stream(ctx, cursors, s)
+	return cursors, nil
 }
 
 // openLog makes sure that the source has a log to mint in: the one it has while
-// the history is proved to be the same, else a new epoch.
-func (s *source) openLog(sameHistory bool) {
+// the history is proved to be the same, else a new epoch. rolledBackTo is as in Info.
+func (s *source) openLog(sameHistory bool, rolledBackTo uint64) {
 	e := s.engine
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.own.IsZero() && sameHistory && !s.newEpoch {
-		return
+	s.opens()
+	if s.own.IsZero() || !sameHistory || s.newEpoch {
+		if rolledBackTo > 0 && !s.own.IsZero() && s.at == "" { // else there is nothing of what was lost
+			s.rollback = &rollback{s.own, rolledBackTo}
+		}
+		s.own = LogID{Origin(e.id, s.name), Epoch(e.clock.Next())}
+		s.newEpoch = false
 	}
-	s.own = LogID{Origin(e.id, s.name), Epoch(e.clock.Next())}
-	s.newEpoch = false
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.logs[s.own] = &logState{compare: s.sync.ComparePositions, path: []string{e.id}, source: s}
+	if l := e.logs[s.own]; l != nil {
+		l.history = s.info.History
+		return
+	}
+	compare := Comparators[s.info.Order]
+	if compare == nil {
+		compare = s.sync.ComparePositions
+	}
+	e.sorted = nil
+	e.logs[s.own] = &logState{compare: compare, path: []string{e.id}, source: s, history: s.info.History}
 }
 
-// renew makes a minting source take a new epoch.
-func (s *source) renew(why string) {
+// renew makes a minting source take a new epoch; lost says that peers have more of
+// its log, and held in which epoch.
+func (s *source) renew(why string, lost bool, held Epoch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.own.IsZero() || s.newEpoch {
 		return
 	}
-	s.newEpoch = true
+	if s.newEpoch = true; lost {
+		s.loses(held)
+		s.state.HistoryLost++
+	}
 	if s.cancel != nil {
 		s.cancel(fmt.Errorf("%w: %s", errNewEpoch, why))
 	}
@@ -192,7 +242,9 @@ func (s *source) knownSchemas() *SchemaSet {
 	}
 	v := s.engine.store.View()
 	defer v.Close()
-	return NewSchemaSet(v.Schemas(s.own)...)
+	set := NewSchemaSet(v.Schemas(s.own)...)
+	set.last = max(set.last, s.given)
+	return set
 }
 
 // cursors returns the cursors of the logs that this source delivers; of those
@@ -229,6 +281,16 @@ func (s *source) memory() []byte {
 	return slices.Clone(v.Meta(metaMemory + s.name))
 }
 
+// facts gives what the source wanted to remember one by one, ordered by key.
+func (s *source) facts(yield func(string, []byte) bool) {
+	v := s.engine.store.View()
+	defer v.Close()
+	prefix := metaFact + s.name + "/"
+	v.ScanMeta(prefix, func(key string, value []byte) bool {
+		return yield(strings.TrimPrefix(key, prefix), value)
+	})
+}
+
 // ownCursor returns the cursor in the log that the source mints.
 func (s *source) ownCursor() Position {
 	s.mu.Lock()
@@ -253,13 +315,30 @@ func (s *source) report(reason string, err error) {
 	if err != nil {
 		msg = err.Error()
 	}
+	if reason != ReasonStreaming && reason != ReasonPaused {
+		s.unheard()
+	}
 	s.mu.Lock()
+	if reason == ReasonConnecting && err == nil && s.state.Message != "" {
+		// It tries again: what went wrong stands until it gets further.
+		s.mu.Unlock()
+		return
+	}
 	moved := s.state.Reason != reason || s.state.Message != msg
 	if s.state.Reason != reason {
 		s.state.Reason, s.state.Since = reason, s.engine.now()
 	}
+	turned := reason != s.logged
+	s.logged = reason
 	s.state.Message = msg
 	s.mu.Unlock()
+	switch {
+	case !turned:
+	case err != nil:
+		s.engine.log.Warn("source state", "source", s.name, "reason", reason, "error", err)
+	default:
+		s.engine.log.Info("source state", "source", s.name, "reason", reason)
+	}
 	if moved {
 		s.engine.mu.Lock()
 		s.engine.notify()

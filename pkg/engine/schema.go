@@ -37,6 +37,11 @@ type Column struct {
 	TypeName string // as format_type prints it, such as "numeric(10,2)"; empty where unknown
 	TypeMod  int32
 	Key      bool // part of the key that identifies a row
+	// BaseOID and BaseName are the type by which values are compared, as TypeOID and
+	// TypeName have it, where that is another: of a domain the type under it, of an
+	// enum text. 0 and empty otherwise.
+	BaseOID  uint32
+	BaseName string
 }
 
 // Schema is one version of a table's shape within a log. It is immutable once
@@ -89,6 +94,10 @@ func (s *Schema) Fingerprint() uint64 {
 		} else {
 			num(0)
 		}
+		if c.BaseOID != 0 {
+			num(uint64(c.BaseOID))
+			str(c.BaseName)
+		}
 	}
 	return h.Sum64()
 }
@@ -97,42 +106,60 @@ func (s *Schema) Fingerprint() uint64 {
 type SchemaSet struct {
 	mu     sync.Mutex
 	last   uint32 // highest ID given out
-	byHash map[uint64]*Schema
+	byID   map[uint32]*Schema
+	newest map[TableName]*Schema // with the highest ID
 }
 
 // NewSchemaSet returns a set that already holds known, with their IDs.
 func NewSchemaSet(known ...*Schema) *SchemaSet {
-	set := &SchemaSet{byHash: map[uint64]*Schema{}}
+	set := &SchemaSet{byID: map[uint32]*Schema{}, newest: map[TableName]*Schema{}}
 	for _, s := range known {
-		set.last = max(set.last, s.ID)
-		set.byHash[s.Fingerprint()] = s
+		set.add(s)
 	}
 	return set
+}
+
+func (set *SchemaSet) add(s *Schema) {
+	set.last = max(set.last, s.ID)
+	set.byID[s.ID] = s
+	if have := set.newest[s.Table]; have == nil || have.ID < s.ID {
+		set.newest[s.Table] = s
+	}
+}
+
+// mapped returns a set with what fn makes of each schema, under its ID; where
+// that is nil, the ID is not given out again all the same.
+func (set *SchemaSet) mapped(fn func(*Schema) *Schema) *SchemaSet {
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	out := NewSchemaSet()
+	out.last = set.last
+	for _, s := range set.byID {
+		if s = fn(s); s != nil {
+			out.add(s)
+		}
+	}
+	return out
 }
 
 // Get returns the schema with an ID, or nil.
 func (set *SchemaSet) Get(id uint32) *Schema {
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	for _, s := range set.byHash {
-		if s.ID == id {
-			return s
-		}
-	}
-	return nil
+	return set.byID[id]
 }
 
 // Define returns the schema of s's shape with its ID, and whether it is new to
-// the set. s itself is kept when it is new and must not be altered afterwards.
+// the set. It is new too if its table has had this shape, and another one since:
+// the newest shape of a table is the one with the highest ID. s itself is kept when
+// it is new and must not be altered afterwards.
 func (set *SchemaSet) Define(s *Schema) (*Schema, bool) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	f := s.Fingerprint()
-	if have := set.byHash[f]; have != nil {
+	if have := set.newest[s.Table]; have != nil && have.Fingerprint() == s.Fingerprint() {
 		return have, false
 	}
-	set.last++
-	s.ID = set.last
-	set.byHash[f] = s
+	s.ID = set.last + 1
+	set.add(s)
 	return s, true
 }

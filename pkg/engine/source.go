@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 )
 
@@ -27,6 +28,7 @@ func (e *SourceError) Unwrap() error { return e.Err }
 // Reasons that sources report, in status and conditions.
 const (
 	ReasonConnecting           = "Connecting"
+	ReasonRejoining            = "Rejoining" // the node has come back, and reads what its peers hold of its own log
 	ReasonBaselining           = "Baselining"
 	ReasonRebaselining         = "Rebaselining"
 	ReasonStreaming            = "Streaming"
@@ -35,11 +37,13 @@ const (
 	ReasonAuthenticationFailed = "AuthenticationFailed"
 	ReasonPreflightFailed      = "PreflightFailed"
 	ReasonTableNotFound        = "TableNotFound"
+	ReasonPermissionDenied     = "PermissionDenied"
 	ReasonNoReplicaIdentity    = "NoReplicaIdentity" // an update or delete does not say which row it concerns
 	ReasonSlotBusy             = "SlotBusy"
 	ReasonLoopDetected         = "LoopDetected"
 	ReasonDisconnected         = "Disconnected"
 	ReasonScratchFull          = "ScratchFull"
+	ReasonTableChanged         = "TableChanged" // its configuration does not fit the rows that there are
 )
 
 // Ordering is what a source promises about the order of what it delivers.
@@ -96,9 +100,16 @@ type Env struct {
 	// empty before the first baseline, and for a source that does not mint.
 	History string
 	Cursor  Position
+	// Recalled is how far the log had got in a life of the node of which the store has nothing: see
+	// Known. A source that has gone back before it has another History.
+	Recalled Position
 	// Memory is what the source wanted to remember with the transactions up to
 	// Cursor: see Transaction.Memory and BaselineSpec.Memory.
-	Memory  []byte
+	Memory []byte
+	// Facts gives what the source wanted to remember one by one, ordered by key: see
+	// Transaction.Remember. The values are valid during the call. A baseline leaves
+	// facts as they are.
+	Facts   iter.Seq2[string, []byte]
 	Scratch string     // folder for what is spilled; empty: the system's
 	Schemas *SchemaSet // for a source that mints: gives out schema IDs of the log
 	// Report tells the state of the source to status and metrics; it is cheap
@@ -118,7 +129,13 @@ type Info struct {
 	// Continues says that History, though another than Env.History, goes on from
 	// it, and has branched off after Env.Cursor: the log keeps its epoch.
 	Continues bool
-	Tables    []*Schema
+	// RolledBackTo, where History has gone back in that of Env, is the Version.Major
+	// up to which the two are the same; 0 if it has not, or if that is not known.
+	RolledBackTo uint64
+	// Order names ComparePositions in Comparators, so that readers of a minted log
+	// need not be told it; empty for an order that has no name.
+	Order  string
+	Tables []*Schema
 }
 
 // Sink is where a source delivers: an engine.
@@ -137,11 +154,31 @@ type Sink interface {
 	// Progress advances a cursor over a stretch with nothing in its scope. A source
 	// that mints passes the zero CursorKey and no prev and time.
 	Progress(ctx context.Context, key CursorKey, prev, through Position, t Time) error
-	// Head tells how far the source's log has got, for lag.
-	Head(log LogID, head Position, t Time)
+	// Head tells how far the source's log has got, for lag; without a position it
+	// says that this is no longer known.
+	Head(log LogID, head Head)
 	// Carry declares a carried log: its comparator and its path, nearest node
 	// first. An epoch older than one already carried gives ErrStaleEpoch.
 	Carry(log LogID, compare Comparator, path []string, tables []TableName) error
+}
+
+// Covering is what a Sink may be too: it knows the tables that a carried log's
+// cursor covers, nil where it does not, and how far it has those that it is ahead of.
+type Covering interface {
+	Covered(log LogID) []TableName
+	Behind(log LogID) map[TableName]Reached
+}
+
+// Reached is how far a table has been taken in, and the time of the last transaction up to there.
+type Reached struct {
+	Position Position
+	Time     Time
+}
+
+// Lasting is what a Sink may be too: it says whether what is committed outlasts the
+// process.
+type Lasting interface {
+	Durable() bool
 }
 
 // BaselineSpec says what a baseline covers.
@@ -165,14 +202,35 @@ type BaselineSpec struct {
 	// so do its other tables. Of a source that mints, such a baseline is committed
 	// by the transaction that names it in Tables.
 	Partial bool
+	// Standing baselines have no rows of their own: the rows of the log's origin that
+	// the state holds stand, with their stamps. For a source that mints and has no
+	// other copy of them, such as when it begins a new epoch.
+	Standing bool
 	// Delta baselines hold only what was written after the cursor: an absent row is
 	// unchanged. Their tombstones are complete from the cursor on.
 	Delta bool
+	// Fresh are tables of a delta baseline that it holds whole: the cursor has not
+	// covered them.
+	Fresh []TableName
+	// Instead are logs that the source has brought before and that there are no more: the baseline comes
+	// in their place. Rows of their origins that it lacks are gone, in all tables that they were of.
+	Instead []LogID
+	// Behind are tables of a carried log that the baseline holds up to a place before At, and
+	// of which more is to come: the cursor does not cover them.
+	Behind map[TableName]Reached
 	// CompleteFrom is the time from which the tombstones are complete; zero from a
 	// source that mints, and for "from At on".
 	CompleteFrom Time
-	// Truncates are the newest truncates of the tables, one of each origin.
+	// Truncates are the newest truncates of the tables, one of each origin; that of the
+	// log's own origin above all, since the rows that it took away have no newer stamp to
+	// tell it by.
 	Truncates map[TableName][]Stamp
+	// Marks say up to when the baseline has all of other logs, which a relay has taken
+	// in: of those writes a row that is not in it is gone.
+	Marks []Mark
+	// Gap says that changes of tables of which every change is delivered are not in the
+	// baseline, nor in what follows, and why; empty if there are none.
+	Gap string
 }
 
 // BaselineWriter takes the rows of a baseline. Rows may be called from several

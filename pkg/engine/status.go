@@ -18,12 +18,12 @@ type LogStatus struct {
 	// empty where nothing is known.
 	SourceHead Position
 	Lag        Lag
-}
-
-// Lag is how far a log is behind its source. Unknown never reads as 0.
-type Lag struct {
-	Known   bool
-	Seconds float64 // 0 when caught up
+	// Repeated are the changes of the log that had come before, since the node has
+	// started; they were dropped.
+	Repeated uint64
+	// Moved is when something of it was committed last, in this life of the node;
+	// zero if nothing was.
+	Moved time.Time
 }
 
 // Status is a snapshot of what a node says of itself.
@@ -33,58 +33,56 @@ type Status struct {
 	Sources []SourceState
 	Logs    []LogStatus
 	Tables  []TableInfo
-	Readers []ReaderAck
+	// Conflicts counts what has become of writes of several origins to one row, of
+	// the tables where there were any, or that have a policy of their own.
+	Conflicts []TableConflicts
+	Readers   []ReaderAck
+	// Full says that what the node mints waits, since its logs are full; nil if it does
+	// not.
+	Full *Full
 }
 
 // Status returns the node's state as of the last commit.
 func (e *Engine) Status() Status {
 	v := e.store.View()
 	defer v.Close()
-	st := Status{NodeID: e.id, Tables: v.Tables(), Ready: len(e.sources) > 0}
+	st := Status{NodeID: e.id, Tables: v.Tables(), Conflicts: e.tally.conflicts(), Ready: len(e.sources) > 0}
 	now := e.now()
 	for _, s := range e.sources {
 		s.mu.Lock()
 		st.Sources = append(st.Sources, s.state)
+		st.Ready = st.Ready && s.ready
 		s.mu.Unlock()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	fed := map[*source]bool{}
+	if e.full != nil {
+		f := *e.full
+		st.Full = &f
+	}
 	for _, info := range v.Logs() {
 		l := e.logs[info.ID]
 		if l == nil {
 			continue
 		}
-		fed[l.source] = true
 		ls := LogStatus{
-			LogInfo: info, Source: l.source.name, Own: mintedBy(info.ID.Origin, e.id),
-			Path: slices.Clone(l.path), Tables: slices.Clone(l.tables), SourceHead: l.head,
+			LogInfo: info, Source: l.source.name, Own: MintedBy(info.ID.Origin, e.id),
+			Path: slices.Clone(l.path), Tables: slices.Clone(l.tables), SourceHead: l.reach.last().Position, Moved: l.moved,
 		}
-		ls.Lag = l.lag(info, now)
+		if l.source.recorder() != nil { // it holds no entries
+			if c, ok := v.Cursor(CursorKey{Log: info.ID}); ok {
+				info.Head, info.Oldest, info.Time = c.Position, c.Position, c.Time
+				ls.LogInfo = info
+			}
+		}
+		ls.Repeated = e.tally.repeats(info.ID.Origin)
+		ls.Lag = l.lag(info.Head, now)
 		st.Logs = append(st.Logs, ls)
 	}
-	for _, s := range e.sources {
-		st.Ready = st.Ready && fed[s]
-	}
+
 	st.Readers = slices.SortedFunc(maps.Values(e.readers), func(a, b ReaderAck) int {
 		return cmp.Or(cmp.Compare(a.Reader, b.Reader), cmp.Compare(a.Key.Log.Origin, b.Key.Log.Origin),
 			cmp.Compare(a.Key.Log.Epoch, b.Key.Log.Epoch), cmp.Compare(a.Key.Scope, b.Key.Scope))
 	})
 	return st
-}
-
-// lag is 0 when the log has all its source is known to have; else the age of
-// the last transaction applied. Without a known head nothing is claimed.
-func (l *logState) lag(info LogInfo, now time.Time) Lag {
-	if !l.headKnown {
-		return Lag{}
-	}
-	if l.compare(info.Head, l.head) >= 0 {
-		return Lag{Known: true}
-	}
-	behind := info.Time
-	if l.headTime > 0 && l.headTime < behind {
-		behind = l.headTime
-	}
-	return Lag{Known: true, Seconds: max(0, now.Sub(behind.Wall()).Seconds())}
 }

@@ -28,8 +28,8 @@ func TestLag(t *testing.T) {
 		if l := lag(); l.Known {
 			t.Errorf("nothing is known of the head, and the lag is %+v", l)
 		}
-		sink.Head(log, "0/1", 1)
-		if l := lag(); l != (engine.Lag{Known: true}) {
+		sink.Head(log, engine.Head{Position: "0/1", Time: 1})
+		if l := lag(); l != (engine.Lag{Known: true, CountKnown: true}) {
 			t.Errorf("caught up, and the lag is %+v", l)
 		}
 		now := engine.TimeOf(time.Now())
@@ -39,17 +39,89 @@ func TestLag(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		sink.Head(log, "0/3", engine.TimeOf(time.Now()))
+		sink.Head(log, engine.Head{Position: "0/3", Time: engine.TimeOf(time.Now())})
 		time.Sleep(time.Second)
-		if l := lag(); !l.Known || l.Seconds < 1 || l.Seconds > 61 {
+		if l := lag(); !l.Known || l.Seconds != 1 || l.CountKnown {
 			t.Errorf("a second behind, after a quiet minute, the lag is %+v", l)
 		}
 		if err := sink.Progress(t.Context(), engine.CursorKey{Log: log}, "0/2", "0/3", engine.TimeOf(time.Now())); err != nil {
 			t.Fatal(err)
 		}
-		if l := lag(); l != (engine.Lag{Known: true}) {
+		if l := lag(); l != (engine.Lag{Known: true, CountKnown: true}) {
 			t.Errorf("caught up again, and the lag is %+v", l)
 		}
+		sink.Head(log, engine.Head{})
+		if l := lag(); l.Known {
+			t.Errorf("the head is not known any more, and the lag is %+v", l)
+		}
+		// From the first transaction that is not here, not from the last head.
+		for i := range 200 {
+			sink.Head(log, engine.Head{Position: engine.LSN(4 + i).Position(), Time: engine.TimeOf(time.Now())})
+			time.Sleep(time.Second)
+		}
+		if l := lag(); !l.Known || l.Seconds != 200 {
+			t.Errorf("200 heads ago it fell behind, a second each, and the lag is %+v", l)
+		}
+		if err := sink.Progress(t.Context(), engine.CursorKey{Log: log}, "0/3", engine.LSN(103).Position(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if l := lag(); l.Seconds < 80 || l.Seconds > 100 {
+			t.Errorf("half of it is here, and the lag is %+v", l)
+		}
+	})
+}
+
+// The changes that are missing are counted, once the node has been where its origin
+// was: not before, not with another counter, and not of a part of a log.
+func TestLagInChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := engine.LogID{Origin: "o#db", Epoch: 1}
+		e, sink, stop := carrying(t, "n", log, "0/1", nil)
+		defer stop()
+		at := engine.Position("0/1")
+		sc := &engine.Schema{ID: 1, Table: engine.TableName{Schema: "s", Name: "t"}, ReplicaIdentity: engine.IdentityDefault, Columns: []engine.Column{{Name: "id", Number: 1, TypeOID: 25, TypeName: "text", TypeMod: -1, Key: true}}}
+		write := func(to engine.Position, keys ...string) {
+			t.Helper()
+			tx := engine.Transaction{Log: log, Position: to, Time: engine.TimeOf(time.Now()), Major: 1, Schemas: []*engine.Schema{sc}}
+			for i, k := range keys {
+				tx.Changes = append(tx.Changes, engine.Change{
+					Op: engine.OpPut, Schema: sc, Key: engine.AppendKeyValue(nil, k), Row: engine.AppendValue(engine.AppendRowHeader(nil, 1, 1), k),
+					Stamp: engine.Stamp{Time: tx.Time, Origin: log.Origin, Epoch: log.Epoch, Version: engine.Version{Major: 1, Minor: uint32(i + 1)}},
+				})
+			}
+			w := engine.NewBlockBuilder(log, at)
+			w.Add(&tx)
+			if err := sink.ApplyBlocks(t.Context(), engine.CursorKey{Log: log}, w.Blocks()); err != nil {
+				t.Fatal(err)
+			}
+			at = to
+		}
+		head := func(p engine.Position, changes, counter uint64) {
+			sink.Head(log, engine.Head{Position: p, Time: engine.TimeOf(time.Now()), Changes: changes, Counter: counter})
+		}
+		lag := func(what string, known bool, n uint64) {
+			t.Helper()
+			if l := e.Status().Logs[0].Lag; l.CountKnown != known || l.Changes != n {
+				t.Errorf("%s: %+v", what, l)
+			}
+		}
+		head("0/5", 1007, 1)
+		lag("never where the origin was", false, 0)
+		head("0/6", 1010, 1)
+		write("0/5", "a", "b")
+		lag("where the origin was", true, 3)
+		write("0/6", "c", "d", "e")
+		lag("caught up", true, 0)
+		head("0/9", 1020, 1)
+		lag("behind", true, 10)
+		write("0/8", "a", "b", "c", "d")
+		lag("on the way", true, 6)
+		head("0/A", 12, 2)
+		lag("the origin's node has started anew", false, 0)
+		write("0/A", "z")
+		head("0/B", 14, 2)
+		lag("and counts again", true, 2)
 	})
 }
 

@@ -73,12 +73,16 @@ type View interface {
 	Schema(log LogID, id uint32) *Schema
 	// Schemas returns the schemas of a log, by ID.
 	Schemas(log LogID) []*Schema
+	// SchemasOf returns the schemas that rows of a table may have, by log and ID.
+	SchemasOf(table TableName) map[LogID][]*Schema
 	// Cursor returns one cursor of the vector; it is cheap however many there are.
 	Cursor(key CursorKey) (Cursor, bool)
 	// Cursors returns the cursor vector. It must not be altered.
 	Cursors() Cursors
 	// Logs returns the logs held, ordered by origin and epoch.
 	Logs() []LogInfo
+	// LogsOf returns those of one origin; it is cheap however many there are.
+	LogsOf(origin string) []LogInfo
 	Log(log LogID) (LogInfo, bool)
 	// ReadLog returns blocks that follow position after, oldest first: at least
 	// one if any, then as many as fit in maxBytes; none at the head. It gives
@@ -89,6 +93,10 @@ type View interface {
 	// ReadPart is ReadLog from within the transaction that follows after: it
 	// starts at the numbered part.
 	ReadPart(log LogID, after Position, part uint32, maxBytes int) ([]*Block, error)
+	// Places calls fn for each key that Tx.Place has given a place in a log after
+	// one, in order of places, until fn returns false. A key whose record has gone
+	// since, a tombstone, may still have its place.
+	Places(log LogID, after uint64, fn func(place uint64, table TableName, key []byte) bool) error
 	// Meta returns what SetMeta recorded under a key, or nil.
 	Meta(key string) []byte
 	// ScanMeta calls fn for each key with a prefix, in order, until it returns
@@ -117,10 +125,13 @@ type Tx interface {
 	// Put writes a record, whatever is there: the engine has compared stamps.
 	Put(r *Record) error
 	// Merge is Put if the record's stamp is above the one at its key, tombstones
-	// included, or if there is none; it reports whether it was.
-	Merge(r *Record) (applied bool, err error)
+	// included, or if there is none.
+	Merge(r *Record) (Outcome, error)
 	// Remove takes a record out, leaving no tombstone.
 	Remove(table TableName, key []byte) error
+	// MayHold reports whether a record of a table can be one that an origin has written:
+	// false only if the store has never had one.
+	MayHold(table TableName, origin string) bool
 	// SetTruncated records the newest truncate of table by s.Origin.
 	SetTruncated(table TableName, s Stamp) error
 	// Adopt makes a staged table the state's, replacing what is there. The stage
@@ -131,6 +142,12 @@ type Tx interface {
 	// lacks parts. The block's memory passes to the store. Without blocks it only
 	// tells the comparator, which a store that is opened again does not know.
 	Append(log LogID, compare Comparator, blocks ...*Block) error
+	// Place gives a key a place in a log instead of the one that it has; 0 takes it
+	// away. It is how a log that holds each key once finds what changed after a
+	// place. The places go with the log. fresh says that the key has none, so that
+	// nothing need be read; where that is not so, the old place may stay beside the
+	// new one.
+	Place(log LogID, table TableName, key []byte, place uint64, fresh bool) error
 	// ResetLog empties a log, or creates it, with its head at a position.
 	// CompleteFrom becomes t.
 	ResetLog(log LogID, compare Comparator, head Position, t Time) error
@@ -153,6 +170,34 @@ type Tx interface {
 	// After it, or Rollback, the transaction is spent.
 	Commit() error
 	Rollback()
+}
+
+// Outcome is what has become of a Merge.
+type Outcome uint8
+
+// The outcomes of a Merge. With the first three the record was written.
+const (
+	Inserted  Outcome = iota + 1 // there was none
+	Replaced                     // an older write of the same origin
+	Overwrote                    // an older write of another origin
+	Repeated                     // not: the same write is there, or a newer one of its origin
+	Lost                         // not: a newer write of another origin is there
+)
+
+// Applied reports whether the record was written.
+func (o Outcome) Applied() bool { return o >= Inserted && o <= Overwrote }
+
+// OutcomeOver returns what becomes of a record where one with another stamp is.
+func OutcomeOver(r, have Stamp) Outcome {
+	switch above := r.Compare(have) > 0; {
+	case above && r.Origin == have.Origin:
+		return Replaced
+	case above:
+		return Overwrote
+	case r.Origin == have.Origin:
+		return Repeated
+	}
+	return Lost
 }
 
 // Stage is a table being baselined. Put may be called from several goroutines.

@@ -53,27 +53,60 @@ func (c *Config) check(p *problems) {
 	}
 	c.Storage.check(p)
 	between(p, "limits.maxReaders", c.Limits.MaxReaders, 1, 1<<20, "from 1 to 1048576")
+	if c.Limits.MaxReaders > 0 {
+		between(p, "limits.maxPeerReaders", c.Limits.MaxPeerReaders, 1, c.Limits.MaxReaders, "from 1 to limits.maxReaders")
+	}
+	between(p, "limits.admitRate", c.Limits.AdmitRate, 1, 100_000, "from 1 to 100000")
 	between(p, "limits.maxChannels", c.Limits.MaxChannels, 1, 1<<20, "from 1 to 1048576")
 	between(p, "limits.handshakeTimeout", c.Limits.HandshakeTimeout, 100*time.Millisecond, 5*time.Minute, "from 100ms to 5m")
 	between(p, "drainTimeout", c.DrainTimeout, time.Millisecond, time.Hour, "from 1ms to 1h")
 	count(p, "sources", len(c.Sources), 1, maxSources)
 
-	fanout := false
+	oneOf(p, "cursors", c.Cursors, []string{CursorsPerOrigin, CursorsShared})
+	fanout, written, meshed, tree := false, "", "", ""
 	unique := uniqueness(p)
 	for i := range c.Sources {
 		s, path := &c.Sources[i], fmt.Sprintf("sources[%d]", i)
 		pattern(p, path+".name", s.Name, sourceName, "start with a lower case letter and go on with lower case letters, digits and dashes, at most 40")
 		unique(path+".name", s.Name)
 		switch {
-		case (s.Postgres == nil) == (s.Fanout == nil):
-			p.at(path, "must have exactly one of postgres and fanout", "say what the source is")
+		case !exactlyOne(s.Postgres != nil, s.Fanout != nil, s.Ingest != nil, s.Mesh != nil, s.Archive != nil, s.Children != nil):
+			p.at(path, "must have exactly one of postgres, fanout, ingest, mesh, archive and children", "say what the source is")
+		case s.Mesh != nil:
+			if meshed != "" {
+				p.at(path, "is a mesh source, and so is "+meshed, "list all peers in one of them: a session is with a node, not with a source")
+			}
+			fanout, meshed = true, path
+			s.Mesh.check(p, path+".mesh")
+			c.checkWhole(p, path+".mesh.tables", s.Mesh.Tables)
 		case s.Postgres != nil:
 			s.Postgres.check(p, path+".postgres")
+		case s.Ingest != nil:
+			if written != "" {
+				p.at(path, "is an ingest source, and so is "+written, "declare all tables in one of them: what is written goes by the table alone")
+			}
+			s.Ingest.check(p, path+".ingest", c.Storage.Type)
+			if written == "" {
+				c.Serve.checkWriters(p, s.Ingest)
+			}
+			written = path
+		case s.Archive != nil:
+			s.Archive.check(p, path+".archive")
+		case s.Children != nil:
+			if tree != "" {
+				p.at(path, "is a children source, and so is "+tree, "list all children in one of them: a session is with a node, not with a source")
+			}
+			fanout, tree = true, path
+			checkDialling(p, path+".children", s.Children.TLS, s.Children.TokenFile)
+			checkBuffer(p, path+".children", s.Children.PauseBuffer)
 		default:
 			fanout = true
 			s.Fanout.check(p, path+".fanout")
+			c.checkWhole(p, path+".fanout.tables", s.Fanout.Tables)
 		}
 	}
+	c.checkTree(p)
+	c.checkConflicts(p)
 	count(p, "sinks", len(c.Sinks), 0, maxSinks)
 	unique = uniqueness(p)
 	for i := range c.Sinks {
@@ -81,11 +114,22 @@ func (c *Config) check(p *problems) {
 		c.Sinks[i].check(p, path, c.Storage.Type)
 		unique(path+".name", c.Sinks[i].Name)
 	}
+	c.checkArchives(p)
 	c.Serve.check(p)
 	if fanout && c.WiringFile == "" {
-		p.at("wiringFile", "is missing", "name the file that holds the parents of the fan-out sources")
+		p.at("wiringFile", "is missing", "name the file that holds the parents of the fan-out sources, the peers of the mesh and the children")
 	}
 	text(p, "wiringFile", c.WiringFile, 0, 4096)
+}
+
+func exactlyOne(set ...bool) bool {
+	n := 0
+	for _, b := range set {
+		if b {
+			n++
+		}
+	}
+	return n == 1
 }
 
 func (s *Storage) check(p *problems) {
@@ -120,10 +164,7 @@ func (s *Storage) check(p *problems) {
 }
 
 func (s *Postgres) check(p *problems, path string) {
-	hosts(p, path+".hosts", s.Hosts)
-	text(p, path+".database", s.Database, 1, 63)
-	login(p, path, s.User, s.UserFile, s.PasswordFile)
-	ssl(p, path, s.SSLMode, s.SSLRootCert, s.SSLCert, s.SSLKey)
+	s.PostgresServer.check(p, path)
 	oneOf(p, path+".targetSessionAttrs", s.TargetSessionAttrs, TargetSessionAttrs)
 	text(p, path+".publication.name", s.Publication.Name, 1, 63)
 	pattern(p, path+".slot", s.Slot, slotName, "use lower case letters, digits and underscores, at most 63")
@@ -134,19 +175,44 @@ func (s *Postgres) check(p *problems, path string) {
 func (f *Fanout) check(p *problems, path string) {
 	oneOf(p, path+".comparator", f.Comparator, Comparators)
 	oneOf(p, path+".ordering", f.Ordering, Orderings)
-	count(p, path+".tables", len(f.Tables), 0, maxTables)
-	names := make([]Table, len(f.Tables))
-	for i, t := range f.Tables {
+	checkReading(p, path, f.Tables, f.TLS, f.TokenFile, f.PauseBuffer)
+}
+
+// checkWhole checks that a source with a shared cursor takes all.
+func (c *Config) checkWhole(p *problems, path string, tables []FanoutTable) {
+	if c.Cursors == CursorsShared && len(tables) > 0 {
+		p.at(path, "narrows what is read, and cursors is "+CursorsShared, "take the list out, or set cursors to "+CursorsPerOrigin+": a shared cursor covers all logs of a peer whole")
+	}
+}
+
+func (m *Mesh) check(p *problems, path string) {
+	checkReading(p, path, m.Tables, m.TLS, m.TokenFile, m.PauseBuffer)
+}
+
+// checkReading checks what is common to sources that read from other nodes.
+func checkReading(p *problems, path string, take []FanoutTable, tls *ClientTLS, tokenFile string, buffer PauseBuffer) {
+	count(p, path+".tables", len(take), 0, maxTables)
+	names := make([]Table, len(take))
+	for i, t := range take {
 		names[i] = Table{t.Schema, t.Name}
 		t.check(p, fmt.Sprintf("%s.tables[%d]", path, i))
 	}
 	tables(p, path+".tables", names)
-	f.TLS.check(p, path+".tls")
-	text(p, path+".tokenFile", f.TokenFile, 0, 4096)
-	if f.TokenFile != "" && f.TLS == nil {
+	checkDialling(p, path, tls, tokenFile)
+	checkBuffer(p, path, buffer)
+}
+
+// checkDialling checks how other nodes are dialled.
+func checkDialling(p *problems, path string, tls *ClientTLS, tokenFile string) {
+	tls.check(p, path+".tls")
+	text(p, path+".tokenFile", tokenFile, 0, 4096)
+	if tokenFile != "" && tls == nil {
 		p.at(path+".tokenFile", "is set, and tls is not", "set tls, if only to {}: a token sent in plain text is no secret")
 	}
-	between(p, path+".pauseBuffer.maxBytes", f.PauseBuffer.MaxBytes, 1<<16, 1<<40, "from 64Ki to 1Ti")
+}
+
+func checkBuffer(p *problems, path string, buffer PauseBuffer) {
+	between(p, path+".pauseBuffer.maxBytes", buffer.MaxBytes, 1<<16, 1<<40, "from 64Ki to 1Ti")
 }
 
 func (t *FanoutTable) check(p *problems, path string) {
@@ -183,7 +249,7 @@ func (w *Wiring) check(p *problems) {
 	unique := uniqueness(p)
 	for i := range w.Sources {
 		s, path := &w.Sources[i], fmt.Sprintf("sources[%d]", i)
-		pattern(p, path+".name", s.Name, sourceName, "use the name of a fan-out source of node.yaml")
+		pattern(p, path+".name", s.Name, sourceName, "use the name of a fan-out, mesh or children source of node.yaml")
 		unique(path+".name", s.Name)
 		count(p, path+".candidates", len(s.Candidates), 0, maxCandidates)
 		ids := uniqueness(p)
@@ -193,7 +259,11 @@ func (w *Wiring) check(p *problems) {
 			ids(at+".id", c.ID)
 			target(p, at+".address", c.Address)
 		}
+		s.checkChildren(p, path)
 		s.Policy.check(p, path+".policy")
+	}
+	if w.Parents != nil {
+		w.Parents.check(p)
 	}
 }
 
@@ -209,16 +279,17 @@ func (q *Policy) check(p *problems, path string) {
 func (c *Config) CheckWiring(file string, w *Wiring) error {
 	p := &problems{file: file}
 	for i := range c.Sources {
-		if s := &c.Sources[i]; s.Fanout != nil && w.Source(s.Name) == nil {
+		if s := &c.Sources[i]; s.Wired() && w.Source(s.Name) == nil {
 			p.at("sources", fmt.Sprintf("has nothing for the source %q", s.Name), "add an item with that name; its candidates may be empty")
 		}
 	}
 	for i := range w.Sources {
 		name := w.Sources[i].Name
-		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == name && s.Fanout != nil }) {
-			p.at(fmt.Sprintf("sources[%d].name", i), fmt.Sprintf("%q is not a fan-out source of this node", name), "take it out, or add the source to node.yaml")
+		if !slices.ContainsFunc(c.Sources, func(s Source) bool { return s.Name == name && s.Wired() }) {
+			p.at(fmt.Sprintf("sources[%d].name", i), fmt.Sprintf("%q is not a fan-out, mesh or children source of this node", name), "take it out, or add the source to node.yaml")
 		}
 	}
+	c.checkWiredTree(p, w)
 	return p.err()
 }
 

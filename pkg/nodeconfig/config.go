@@ -21,17 +21,39 @@ type Config struct {
 	Storage Storage `yaml:"storage"`
 	// Sources are what it takes data from, at least one, with distinct names.
 	Sources []Source `yaml:"sources"`
+	// Conflicts are the conflict policies of tables; the last write wins in others.
+	Conflicts []Conflict `yaml:"conflicts,omitempty"`
+	// Relay makes the node a relay of a tree; nil: it is none.
+	Relay *Relay `yaml:"relay,omitempty"`
+	// Root is how a root of a tree serves on what it takes in; a node with children that
+	// is no relay is one.
+	Root *Root `yaml:"root,omitempty"`
+	// Parents makes the node a leaf of a tree; nil: it is none.
+	Parents *Parents `yaml:"parents,omitempty"`
 	// Sinks are what it delivers to, with distinct names.
 	Sinks []Sink `yaml:"sinks,omitempty"`
+	// Archives are what readers are caught up from when they are behind the journal.
+	Archives []Archive `yaml:"archives,omitempty"`
 	// Serve says who may read from it, and how that is protected.
 	Serve Serve `yaml:"serve,omitempty"`
 	// Limits bound what peers can make the node hold.
 	Limits Limits `yaml:"limits"`
 	// DrainTimeout is how long a node that ends waits for readers to move.
 	DrainTimeout time.Duration `yaml:"drainTimeout"`
-	// WiringFile is the path of wiring.yaml; needed with a fan-out source.
+	// Cursors says how the node keeps its place in what it reads from other nodes: one
+	// cursor for each origin's log, or one that is shared by all logs of a peer. A
+	// pair of nodes of which one has shared cursors uses those.
+	Cursors string `yaml:"cursors,omitempty"`
+	// WiringFile is the path of wiring.yaml; needed with a fan-out, mesh or children
+	// source, and by a leaf.
 	WiringFile string `yaml:"wiringFile,omitempty"`
 }
+
+// The kinds of cursors.
+const (
+	CursorsPerOrigin = "perOrigin"
+	CursorsShared    = "shared"
+)
 
 // Node is the identity of a node in paths and adverts. All replicas of a node
 // share it.
@@ -87,12 +109,20 @@ type Tombstones struct {
 	Retention time.Duration `yaml:"retention"`
 }
 
-// Source is one source: exactly one of Postgres and Fanout is set.
+// Source is one source: exactly one of Postgres, Fanout, Ingest, Mesh, Archive and
+// Children is set.
 type Source struct {
-	Name     string    `yaml:"name"`
-	Postgres *Postgres `yaml:"postgres,omitempty"`
-	Fanout   *Fanout   `yaml:"fanout,omitempty"`
+	Name     string         `yaml:"name"`
+	Postgres *Postgres      `yaml:"postgres,omitempty"`
+	Fanout   *Fanout        `yaml:"fanout,omitempty"`
+	Ingest   *Ingest        `yaml:"ingest,omitempty"`
+	Mesh     *Mesh          `yaml:"mesh,omitempty"`
+	Archive  *ArchiveSource `yaml:"archive,omitempty"`
+	Children *Children      `yaml:"children,omitempty"`
 }
+
+// Wired reports whether what the source reads from is in the wiring.
+func (s *Source) Wired() bool { return s.Fanout != nil || s.Mesh != nil || s.Children != nil }
 
 // SSL modes, as libpq names them.
 const (
@@ -103,8 +133,8 @@ const (
 	SSLVerifyFull = "verify-full"
 )
 
-// Postgres is a PostgreSQL source.
-type Postgres struct {
+// PostgresServer is a PostgreSQL server, and who logs in there.
+type PostgresServer struct {
 	// Hosts to try in order.
 	Hosts    []Host `yaml:"hosts"`
 	Database string `yaml:"database"`
@@ -119,6 +149,11 @@ type Postgres struct {
 	// SSLCert and SSLKey are the paths of the certificate to show and its key.
 	SSLCert string `yaml:"sslCert,omitempty"`
 	SSLKey  string `yaml:"sslKey,omitempty"`
+}
+
+// Postgres is a PostgreSQL source.
+type Postgres struct {
+	PostgresServer `yaml:",inline"`
 	// TargetSessionAttrs says which of the hosts is taken, as libpq names it.
 	TargetSessionAttrs string      `yaml:"targetSessionAttrs"`
 	Publication        Publication `yaml:"publication"`
@@ -171,6 +206,20 @@ type Fanout struct {
 	// TokenFile is the path of the token that is shown to the parents.
 	TokenFile string `yaml:"tokenFile,omitempty"`
 	// PauseBuffer bounds what is buffered while the source is paused.
+	PauseBuffer PauseBuffer `yaml:"pauseBuffer"`
+}
+
+// Mesh is a source that is the other nodes of a mesh; they are in the wiring. The
+// node keeps one session with each, and reads each log over the one that serves it
+// best. Peers may dial too: they are let in if the wiring names their node ids.
+type Mesh struct {
+	// Tables to take; all when empty.
+	Tables []FanoutTable `yaml:"tables,omitempty"`
+	// TLS protects the connections to the peers; nil: plain text.
+	TLS *ClientTLS `yaml:"tls,omitempty"`
+	// TokenFile is the path of the token that is shown to the peers.
+	TokenFile string `yaml:"tokenFile,omitempty"`
+	// PauseBuffer bounds what has come and is not applied, in all.
 	PauseBuffer PauseBuffer `yaml:"pauseBuffer"`
 }
 
@@ -230,12 +279,17 @@ type ServeTLS struct {
 	ClientCAFile string `yaml:"clientCAFile,omitempty"`
 }
 
-// Permission lets a reader read tables.
+// Permission lets a reader read tables, and write tables of the ingest source.
 type Permission struct {
 	// Reader is the name of a reader, or * for every one that is let in.
 	Reader string `yaml:"reader"`
 	// Tables that it may read; all when empty.
 	Tables []Table `yaml:"tables,omitempty"`
+	// Writes are the tables that it may write; none when empty.
+	Writes []Table `yaml:"writes,omitempty"`
+	// Nodes are the ids of nodes as which it may be read from when it has dialled,
+	// beside the one of its own name.
+	Nodes []string `yaml:"nodes,omitempty"`
 }
 
 // PauseBuffer bounds what is buffered while a source is paused.
@@ -247,6 +301,12 @@ type PauseBuffer struct {
 type Limits struct {
 	// MaxReaders is how many sessions may be open.
 	MaxReaders int `yaml:"maxReaders"`
+	// MaxPeerReaders is how many of them may be of one identity, or of one address
+	// where nobody says who they are; MaxReaders when it is not set.
+	MaxPeerReaders int `yaml:"maxPeerReaders"`
+	// AdmitRate is how many sessions may begin in a second, and twice as many at
+	// once.
+	AdmitRate int `yaml:"admitRate"`
 	// MaxChannels is how many channels one session may open.
 	MaxChannels int `yaml:"maxChannels"`
 	// HandshakeTimeout is how long a peer may take to say who it is.
@@ -268,6 +328,7 @@ const (
 	DefaultTombstoneRetention = 24 * time.Hour
 
 	DefaultMaxReaders       = 4096
+	DefaultAdmitRate        = 500
 	DefaultMaxChannels      = 1024
 	DefaultHandshakeTimeout = 10 * time.Second
 	DefaultDrainTimeout     = 20 * time.Second
@@ -281,6 +342,7 @@ func (c *Config) SetDefaults() {
 	def(&c.Listen.Replication, fmt.Sprintf(":%d", DefaultReplicationPort))
 	def(&c.Listen.HTTP, fmt.Sprintf(":%d", DefaultHTTPPort))
 	def(&c.Storage.Type, StorageMemory)
+	def(&c.Cursors, CursorsPerOrigin)
 	if st := &c.Storage; st.Type == StoragePebble {
 		def(&st.Journal.MaxBytes, DefaultDiskJournalBytes)
 		def(&st.Journal.LimitBytes, 4*st.Journal.MaxBytes)
@@ -291,15 +353,14 @@ func (c *Config) SetDefaults() {
 		def(&st.Journal.MaxBytes, DefaultJournalBytes)
 	}
 	def(&c.Limits.MaxReaders, DefaultMaxReaders)
+	def(&c.Limits.MaxPeerReaders, c.Limits.MaxReaders)
+	def(&c.Limits.AdmitRate, DefaultAdmitRate)
 	def(&c.Limits.MaxChannels, DefaultMaxChannels)
 	def(&c.Limits.HandshakeTimeout, DefaultHandshakeTimeout)
 	def(&c.DrainTimeout, DefaultDrainTimeout)
 	for i := range c.Sources {
 		if p := c.Sources[i].Postgres; p != nil {
-			for j := range p.Hosts {
-				def(&p.Hosts[j].Port, DefaultPostgresPort)
-			}
-			def(&p.SSLMode, SSLPrefer)
+			p.PostgresServer.setDefaults()
 			def(&p.TargetSessionAttrs, TargetReadWrite)
 		}
 		if f := c.Sources[i].Fanout; f != nil {
@@ -307,9 +368,24 @@ func (c *Config) SetDefaults() {
 			def(&f.Ordering, DefaultOrdering)
 			def(&f.PauseBuffer.MaxBytes, DefaultPauseBufferBytes)
 		}
+		if g := c.Sources[i].Ingest; g != nil {
+			g.setDefaults()
+		}
+		if a := c.Sources[i].Archive; a != nil {
+			a.setDefaults()
+		}
 	}
+	for i := range c.Sources {
+		if m := c.Sources[i].Mesh; m != nil {
+			def(&m.PauseBuffer.MaxBytes, DefaultPauseBufferBytes)
+		}
+	}
+	c.setTreeDefaults()
 	for i := range c.Sinks {
 		c.Sinks[i].setDefaults()
+	}
+	for i := range c.Archives {
+		c.Archives[i].setDefaults(i)
 	}
 }
 
@@ -320,22 +396,25 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
+func (s *PostgresServer) setDefaults() {
+	for i := range s.Hosts {
+		def(&s.Hosts[i].Port, DefaultPostgresPort)
+	}
+	def(&s.SSLMode, SSLPrefer)
+}
+
 // Credentials reads the user and the password from where the configuration
 // says. Call it for each connection, so that a changed Secret takes effect
 // without a restart.
-func (p *Postgres) Credentials() (user, password string, err error) {
-	return credentials(p.User, p.UserFile, p.PasswordFile)
-}
-
-func credentials(named, userFile, passwordFile string) (user, password string, err error) {
-	user = named
-	if userFile != "" {
-		if user, err = readSecret("user", userFile); err != nil {
+func (s *PostgresServer) Credentials() (user, password string, err error) {
+	user = s.User
+	if s.UserFile != "" {
+		if user, err = readSecret("user", s.UserFile); err != nil {
 			return "", "", err
 		}
 	}
-	if passwordFile != "" {
-		if password, err = readSecret("password", passwordFile); err != nil {
+	if s.PasswordFile != "" {
+		if password, err = readSecret("password", s.PasswordFile); err != nil {
 			return "", "", err
 		}
 	}

@@ -134,10 +134,11 @@ func (p *problems) mapping(n *yaml.Node, v reflect.Value, path string) {
 		p.at(path, "must be a mapping", "write its fields as name: value, indented under it")
 		return
 	}
-	fields := map[string]int{}
-	for i := range v.NumField() {
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-		fields[name] = i
+	fields := map[string][]int{} // those of an embedded struct are its own
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); !f.Anonymous {
+			fields[name] = f.Index
+		}
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -155,18 +156,18 @@ func (p *problems) mapping(n *yaml.Node, v reflect.Value, path string) {
 			p.list = append(p.list, &Problem{File: p.file, Line: key.Line, Path: at, What: "is given twice", Mend: "keep one of them"})
 		default:
 			seen[key.Value] = true
-			p.node(value, v.Field(f), at)
+			p.node(value, v.FieldByIndex(f), at)
 			p.lines[at] = key.Line
 		}
 	}
 }
 
-func list(fields map[string]int) string {
+func list(fields map[string][]int) string {
 	names := make([]string, 0, len(fields))
 	for name := range fields {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b string) int { return fields[a] - fields[b] })
+	slices.SortFunc(names, func(a, b string) int { return slices.Compare(fields[a], fields[b]) })
 	return strings.Join(names, ", ")
 }
 
@@ -196,6 +197,10 @@ func (p *problems) scalar(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Bool:
 		if n.Tag != "!!bool" || n.Decode(v.Addr().Interface()) != nil {
 			p.at(path, got, "write true or false")
+		}
+	case v.Kind() == reflect.Float64:
+		if n.Tag != "!!int" && n.Tag != "!!float" || n.Decode(v.Addr().Interface()) != nil {
+			p.at(path, got, "write a number, such as 0.5")
 		}
 	default: // whole numbers
 		if n.Tag != "!!int" || n.Decode(v.Addr().Interface()) != nil {

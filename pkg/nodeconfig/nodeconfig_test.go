@@ -49,13 +49,17 @@ func TestDefaults(t *testing.T) {
 		Listen:  nodeconfig.Listen{Replication: ":7400", HTTP: ":8080"},
 		Storage: nodeconfig.Storage{Type: "memory", Journal: nodeconfig.Journal{MaxBytes: 256 << 20}},
 		Sources: []nodeconfig.Source{{Name: "main", Postgres: &nodeconfig.Postgres{
-			Hosts: []nodeconfig.Host{{Host: "db.shop.svc", Port: 5432}}, Database: "shop",
-			UserFile: "/secrets/main/username", PasswordFile: "/secrets/main/password", SSLMode: "prefer", TargetSessionAttrs: "read-write",
-			Publication: nodeconfig.Publication{Name: "tributary", Managed: true}, Slot: "tributary_root",
+			PostgresServer: nodeconfig.PostgresServer{
+				Hosts: []nodeconfig.Host{{Host: "db.shop.svc", Port: 5432}}, Database: "shop",
+				UserFile: "/secrets/main/username", PasswordFile: "/secrets/main/password", SSLMode: "prefer",
+			},
+			TargetSessionAttrs: "read-write",
+			Publication:        nodeconfig.Publication{Name: "tributary", Managed: true}, Slot: "tributary_root",
 			Tables: []nodeconfig.Table{{Schema: "public", Name: "orders"}},
 		}}},
-		Limits:       nodeconfig.Limits{MaxReaders: 4096, MaxChannels: 1024, HandshakeTimeout: 10 * time.Second},
+		Limits:       nodeconfig.Limits{MaxReaders: 4096, MaxPeerReaders: 4096, AdmitRate: 500, MaxChannels: 1024, HandshakeTimeout: 10 * time.Second},
 		DrainTimeout: 20 * time.Second,
+		Cursors:      nodeconfig.CursorsPerOrigin,
 	}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Error(d)
@@ -92,12 +96,12 @@ func TestProblems(t *testing.T) {
 		"empty":            {"", []string{"node.yaml: is empty: write version: 1 and what the file is for"}},
 		"version":          {edit("version: 1", "version: 2"), []string{"node.yaml:1: version must not be 2: this program reads version 1"}},
 		"same ports":       {root + "listen: {http: ':7400'}\n", []string{"node.yaml:18: listen.http is the same as listen.replication: give each a port of its own"}},
-		"wiring not named": {edit("sources:\n", "sources:\n  - {name: up, fanout: {}}\n"), []string{"node.yaml:1: wiringFile is missing: name the file that holds the parents of the fan-out sources"}},
+		"wiring not named": {edit("sources:\n", "sources:\n  - {name: up, fanout: {}}\n"), []string{"node.yaml:1: wiringFile is missing: name the file that holds the parents of the fan-out sources, the peers of the mesh and the children"}},
 		"source of no kind": {
 			edit("sources:\n", "sources:\n  - name: up\n  - name: up\n"), []string{
-				"node.yaml:5: sources[0] must have exactly one of postgres and fanout: say what the source is",
+				"node.yaml:5: sources[0] must have exactly one of postgres, fanout, ingest, mesh, archive and children: say what the source is",
 				`node.yaml:6: sources[1].name "up" is also at sources[0].name: use each once`,
-				"node.yaml:6: sources[1] must have exactly one of postgres and fanout: say what the source is",
+				"node.yaml:6: sources[1] must have exactly one of postgres, fanout, ingest, mesh, archive and children: say what the source is",
 			},
 		},
 		"two users":               {edit("userFile:", "user: me\n      userFile:"), []string{"node.yaml:6: sources[0].postgres must have exactly one of user and userFile: say who logs in"}},
@@ -141,6 +145,55 @@ sources:
 		"readers without a name": {root + "serve: {tls: {certFile: /c}, permissions: [{reader: a}]}\n", []string{
 			"node.yaml:18: serve.tls.keyFile is missing: give it a value",
 			"node.yaml:18: serve.permissions need readers that say who they are: set serve.tokensDir or serve.tls.clientCAFile",
+		}},
+		"limits": {root + "limits: {maxReaders: 10, maxPeerReaders: 11, admitRate: 200000}\n", []string{
+			"node.yaml:18: limits.maxPeerReaders must not be 11: use a value from 1 to limits.maxReaders",
+			"node.yaml:18: limits.admitRate must not be 200000: use a value from 1 to 100000",
+		}},
+		"ingest": {strings.Replace(root, "sources:\n", `sources:
+  - name: in
+    ingest:
+      tables:
+        - {schema: public, name: a, columns: [{name: id, type: bigint}, {name: id, type: text}]}
+        - {schema: public, name: a, columns: []}
+  - {name: again, ingest: {volatile: true, timeout: 1ms, tables: [{schema: public, name: b, columns: [{name: id, type: int, key: true}]}]}}
+`, 1) + "serve: {tls: {certFile: /c, keyFile: /k}, tokensDir: /t, permissions: [{reader: a, writes: [{schema: public, name: c}]}]}\n", []string{
+			"node.yaml:6: sources[0].ingest is durable, and the store is in memory: set storage.type to pebble, so that what is written outlives the node, or volatile to true if it need not",
+			`node.yaml:8: sources[0].ingest.tables[0].columns[1].name "id" is also at sources[0].ingest.tables[0].columns[0].name: use each once`,
+			"node.yaml:8: sources[0].ingest.tables[0].columns have no key: mark the columns that identify a row with key: true",
+			"node.yaml:9: sources[0].ingest.tables[1].columns is empty: give at least 1",
+			"node.yaml:9: sources[0].ingest.tables[1].columns have no key: mark the columns that identify a row with key: true",
+			`node.yaml:9: sources[0].ingest.tables[1] "public.a" is also at sources[0].ingest.tables[0]: use each once`,
+			"node.yaml:10: sources[1] is an ingest source, and so is sources[0]: declare all tables in one of them: what is written goes by the table alone",
+			"node.yaml:10: sources[1].ingest.timeout must not be 1ms: use a value from 100ms to 10m",
+			"node.yaml:24: serve.permissions[0].writes[0] names public.c, which the ingest source does not declare: declare the table there, or take it out here",
+		}},
+		"conflicts": {strings.Replace(root, "sources:\n", `sources:
+  - {name: in, ingest: {volatile: true, tables: [{schema: public, name: b, columns: [{name: id, type: int, key: true}, {name: site, type: text}]}]}}
+`, 1) + `conflicts:
+  - {table: {schema: public, name: orders}, policy: Newest}
+  - {table: {schema: public, name: orders}, policy: OriginOwnsKey}
+  - {table: {schema: public, name: b}, policy: OriginOwnsKey, ownerColumn: site, originColumn: o, owners: [{value: x, prefix: y, node: n}, {node: a}, {node: b}, {value: z}]}
+  - {table: {schema: public, name: c}, policy: NamespaceByOrigin, ownerColumn: id, owners: [{node: n}]}
+`, []string{
+			`node.yaml:20: conflicts[0].policy must not be "Newest": use LastWriteWins or OriginOwnsKey or NamespaceByOrigin`,
+			`node.yaml:21: conflicts[1].ownerColumn is missing: name the column of the key that says whose a row is`,
+			`node.yaml:21: conflicts[1].table "public.orders" is also at conflicts[0].table: use each once`,
+			`node.yaml:22: conflicts[2].ownerColumn "site" is not part of the table's key: name a column with key: true, or mark this one so`,
+			`node.yaml:22: conflicts[2].originColumn is of NamespaceByOrigin only: take it out, or set policy to NamespaceByOrigin`,
+			`node.yaml:22: conflicts[2].owners[0] has both value and prefix: give one of them`,
+			`node.yaml:22: conflicts[2].owners[2] "all that is left" is also at conflicts[2].owners[1]: use each once`,
+			`node.yaml:22: conflicts[2].owners[3].node is missing: give the id of the node that owns these rows`,
+			`node.yaml:23: conflicts[3].table names public.c, which no source takes: take the policy out, or the table into a source`,
+			`node.yaml:23: conflicts[3].ownerColumn is of OriginOwnsKey only: take it out, or set policy to OriginOwnsKey`,
+			`node.yaml:23: conflicts[3].owners are of OriginOwnsKey only: take them out, or set policy to OriginOwnsKey`,
+		}},
+		"nobody writes": {strings.Replace(root, "sources:\n", `storage: {type: pebble, path: /s}
+sources:
+  - {name: in, ingest: {tables: [{schema: public, name: b, columns: [{name: id, type: int, key: true}]}]}}
+`, 1) + "serve: {tls: {certFile: /c, keyFile: /k, clientCAFile: /ca}}\n", []string{
+			"node.yaml:20: serve.tokensDir is missing: writers say who they are by a token: the write API's port takes no certificates",
+			"node.yaml:20: serve.permissions let nobody write: give one of them writes, with tables of the ingest source",
 		}},
 		"everything": {"version: 1\nnode: {id: '-'}\nlimits: {maxReaders: -1}\nsources: []\n", []string{
 			`node.yaml:2: node.id must not be "-": give the node a name of letters, digits, dots, dashes and slashes, at most 200, such as shop/edge`,
@@ -206,7 +259,7 @@ func TestCheckWiring(t *testing.T) {
 	}
 	err := c.CheckWiring("w", &nodeconfig.Wiring{Sources: []nodeconfig.WiredSource{{Name: "db"}}})
 	want := `w: sources has nothing for the source "up": add an item with that name; its candidates may be empty
-w: sources[0].name "db" is not a fan-out source of this node: take it out, or add the source to node.yaml`
+w: sources[0].name "db" is not a fan-out, mesh or children source of this node: take it out, or add the source to node.yaml`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -216,7 +269,7 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "password")
-	p := &nodeconfig.Postgres{User: "repl", PasswordFile: file}
+	p := &nodeconfig.PostgresServer{User: "repl", PasswordFile: file}
 	if _, _, err := p.Credentials(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), file) {
 		t.Errorf("a missing file gives %v", err)
 	}
@@ -306,7 +359,9 @@ func drawConfig(t *rapid.T) *nodeconfig.Config {
 		s := nodeconfig.Source{Name: name}
 		if rapid.Bool().Draw(t, "postgres") {
 			p := &nodeconfig.Postgres{
-				Hosts: []nodeconfig.Host{{Host: text().Draw(t, "host"), Port: rapid.IntRange(0, 65535).Draw(t, "port")}}, Database: text().Draw(t, "database"),
+				PostgresServer: nodeconfig.PostgresServer{
+					Hosts: []nodeconfig.Host{{Host: text().Draw(t, "host"), Port: rapid.IntRange(0, 65535).Draw(t, "port")}}, Database: text().Draw(t, "database"),
+				},
 				Publication: nodeconfig.Publication{Name: text().Draw(t, "publication"), Managed: rapid.Bool().Draw(t, "managed")},
 				Slot:        rapid.StringMatching(`[a-z0-9_]{1,63}`).Draw(t, "slot"), Tables: tables(t, 1),
 			}
@@ -333,6 +388,12 @@ func drawConfig(t *rapid.T) *nodeconfig.Config {
 		}
 		c.Sources = append(c.Sources, s)
 	}
+	if rapid.Bool().Draw(t, "archives") {
+		c.Archives = []nodeconfig.Archive{{ArchiveStore: drawStore(t), Tables: tables(t, 1), Group: true}}
+		c.Sources = append(c.Sources, nodeconfig.Source{Name: "z-archive", Archive: &nodeconfig.ArchiveSource{
+			ArchiveStore: drawStore(t), Tables: tables(t, 1), Group: true, Follow: rapid.Bool().Draw(t, "follow"), StatePath: text().Draw(t, "state"),
+		}})
+	}
 	if rapid.Bool().Draw(t, "serve") {
 		c.Serve = nodeconfig.Serve{
 			TLS: &nodeconfig.ServeTLS{CertFile: "/c", KeyFile: "/k"}, TokensDir: "/tokens",
@@ -344,11 +405,27 @@ func drawConfig(t *rapid.T) *nodeconfig.Config {
 			c.Sinks = append(c.Sinks, nodeconfig.Sink{Name: name, HTTP: &nodeconfig.HTTPSink{URL: "https://x.test/a", TLS: &nodeconfig.ClientTLS{}}, Tables: tables(t, 1)})
 		}
 		c.Sinks = append(c.Sinks, nodeconfig.Sink{Name: "z-pg", Postgres: &nodeconfig.PostgresSink{
-			Hosts: []nodeconfig.Host{{Host: "db"}}, Database: text().Draw(t, "sunk"), User: "u", Schema: text().Draw(t, "schema"), CreateTables: true,
+			PostgresServer: nodeconfig.PostgresServer{Hosts: []nodeconfig.Host{{Host: "db"}}, Database: text().Draw(t, "sunk"), User: "u"},
+			Schema:         text().Draw(t, "schema"), CreateTables: true,
 		}})
 	}
 	c.SetDefaults()
 	return c
+}
+
+func drawStore(t *rapid.T) nodeconfig.ArchiveStore {
+	a := nodeconfig.ArchiveStore{Store: nodeconfig.StoreLocal, KeyPrefix: "a b/c"}
+	if !rapid.Bool().Draw(t, "s3") {
+		a.StoreConfig.Path = text().Draw(t, "path")
+		return a
+	}
+	a.Store, a.Formats = nodeconfig.StoreS3, []string{"jsonl", "protobuf"}
+	a.StoreConfig = nodeconfig.StoreConfig{Bucket: "bucket", Prefix: "x/y", Region: text().Draw(t, "region"), Encryption: "aws:kms", KMSKey: "k", SingleWriter: true}
+	if rapid.Bool().Draw(t, "endpoint") {
+		a.StoreConfig.Endpoint = "https://s3.test"
+		a.StoreConfig.Credentials = &nodeconfig.StoreCredentials{RoleARN: text().Draw(t, "role"), WebIdentityTokenFile: "/token"}
+	}
+	return a
 }
 
 func drawWiring(t *rapid.T) *nodeconfig.Wiring {

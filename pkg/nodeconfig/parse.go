@@ -4,15 +4,22 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // Parse reads node.yaml, fills in the defaults and checks it. The error, if
-// there is one, joins all Problems; file is the name that they use.
+// there is one, joins all Problems; file is the name that they use. A file whose name
+// ends in .conf or .hocon is HOCON.
 func Parse(file string, data []byte) (*Config, error) {
 	c := &Config{}
-	p := decode(file, data, c)
+	var p *problems
+	if hoconFile(file) {
+		p = decodeHOCON(file, data, c)
+	} else {
+		p = decode(file, data, c)
+	}
 	if len(p.list) == 0 {
 		c.SetDefaults()
 		c.check(p)
@@ -57,6 +64,21 @@ func LoadWiring(path string) (*Wiring, error) {
 
 // Marshal writes the configuration. Equal configurations give equal bytes.
 func (c *Config) Marshal() ([]byte, error) { return marshal(c) }
+
+// Fixed returns what of the configuration takes effect only as a node starts: a
+// node that runs takes up other tables of its PostgreSQL sources by itself.
+func (c *Config) Fixed() *Config {
+	f := *c
+	f.Sources = slices.Clone(c.Sources)
+	for i, s := range f.Sources {
+		if s.Postgres != nil {
+			p := *s.Postgres
+			p.Tables = nil
+			f.Sources[i].Postgres = &p
+		}
+	}
+	return &f
+}
 
 // Marshal writes the wiring. Equal wirings give equal bytes.
 func (w *Wiring) Marshal() ([]byte, error) { return marshal(w) }

@@ -32,28 +32,17 @@ type DeadLetters struct {
 	MaxEntries int `yaml:"maxEntries"`
 }
 
-// PostgresSink is a database that tables are written to.
+// PostgresSink is a database that tables are written to: the first of its hosts
+// that accepts writes.
 type PostgresSink struct {
-	// Hosts to try in order; the first that accepts writes is used.
-	Hosts    []Host `yaml:"hosts"`
-	Database string `yaml:"database"`
-	// User or UserFile: exactly one. Credentials reads them.
-	User         string `yaml:"user,omitempty"`
-	UserFile     string `yaml:"userFile,omitempty"`
-	PasswordFile string `yaml:"passwordFile,omitempty"`
-	SSLMode      string `yaml:"sslMode"`
-	SSLRootCert  string `yaml:"sslRootCert,omitempty"`
-	SSLCert      string `yaml:"sslCert,omitempty"`
-	SSLKey       string `yaml:"sslKey,omitempty"`
+	PostgresServer `yaml:",inline"`
 	// Schema to write all tables to; each table's own when empty.
 	Schema string `yaml:"schema,omitempty"`
 	// CreateTables: the node creates tables and columns that are missing.
 	CreateTables bool `yaml:"createTables,omitempty"`
-}
-
-// Credentials reads the user and the password, as Postgres.Credentials does.
-func (p *PostgresSink) Credentials() (user, password string, err error) {
-	return credentials(p.User, p.UserFile, p.PasswordFile)
+	// Provenance: each table with a key has columns for the origin, the epoch, the
+	// version and the time of the write that a row is of.
+	Provenance bool `yaml:"provenance,omitempty"`
 }
 
 // HTTPSink is an address that batches of changes are posted to.
@@ -95,10 +84,7 @@ func (s *Sink) setDefaults() {
 		def(&h.MaxBatchBytes, DefaultMaxBatchBytes)
 	}
 	if p := s.Postgres; p != nil {
-		for i := range p.Hosts {
-			def(&p.Hosts[i].Port, DefaultPostgresPort)
-		}
-		def(&p.SSLMode, SSLPrefer)
+		p.PostgresServer.setDefaults()
 	}
 }
 
@@ -122,10 +108,7 @@ func (s *Sink) check(p *problems, path, storage string) {
 }
 
 func (s *PostgresSink) check(p *problems, path string) {
-	hosts(p, path+".hosts", s.Hosts)
-	text(p, path+".database", s.Database, 1, 63)
-	login(p, path, s.User, s.UserFile, s.PasswordFile)
-	ssl(p, path, s.SSLMode, s.SSLRootCert, s.SSLCert, s.SSLKey)
+	s.PostgresServer.check(p, path)
 	text(p, path+".schema", s.Schema, 0, 63)
 }
 
@@ -194,6 +177,8 @@ func (s *Serve) check(p *problems) {
 		unique(at+".reader", q.Reader)
 		count(p, at+".tables", len(q.Tables), 0, maxTables)
 		tables(p, at+".tables", q.Tables)
+		count(p, at+".writes", len(q.Writes), 0, maxTables)
+		tables(p, at+".writes", q.Writes)
 	}
 }
 
@@ -206,29 +191,24 @@ func pair(p *problems, path, certName, cert, keyName, key string) {
 	}
 }
 
-func hosts(p *problems, path string, hs []Host) {
-	count(p, path, len(hs), 1, maxHosts)
-	for i, h := range hs {
-		at := fmt.Sprintf("%s[%d]", path, i)
+func (s *PostgresServer) check(p *problems, path string) {
+	count(p, path+".hosts", len(s.Hosts), 1, maxHosts)
+	for i, h := range s.Hosts {
+		at := fmt.Sprintf("%s.hosts[%d]", path, i)
 		text(p, at+".host", h.Host, 1, 253)
 		between(p, at+".port", h.Port, 1, 65535, "from 1 to 65535")
 	}
-}
-
-func login(p *problems, path, user, userFile, passwordFile string) {
-	if (user == "") == (userFile == "") {
+	text(p, path+".database", s.Database, 1, 63)
+	if (s.User == "") == (s.UserFile == "") {
 		p.at(path, "must have exactly one of user and userFile", "say who logs in")
 	}
-	text(p, path+".user", user, 0, 63)
-	text(p, path+".userFile", userFile, 0, 4096)
-	text(p, path+".passwordFile", passwordFile, 0, 4096)
-}
-
-func ssl(p *problems, path, mode, root, cert, key string) {
-	oneOf(p, path+".sslMode", mode, SSLModes)
-	text(p, path+".sslRootCert", root, 0, 4096)
-	if strings.HasPrefix(mode, "verify-") && root == "" {
-		p.at(path+".sslRootCert", "is missing", "sslMode "+mode+" needs the file with the authority's certificate")
+	text(p, path+".user", s.User, 0, 63)
+	text(p, path+".userFile", s.UserFile, 0, 4096)
+	text(p, path+".passwordFile", s.PasswordFile, 0, 4096)
+	oneOf(p, path+".sslMode", s.SSLMode, SSLModes)
+	text(p, path+".sslRootCert", s.SSLRootCert, 0, 4096)
+	if strings.HasPrefix(s.SSLMode, "verify-") && s.SSLRootCert == "" {
+		p.at(path+".sslRootCert", "is missing", "sslMode "+s.SSLMode+" needs the file with the authority's certificate")
 	}
-	pair(p, path, "sslCert", cert, "sslKey", key)
+	pair(p, path, "sslCert", s.SSLCert, "sslKey", s.SSLKey)
 }

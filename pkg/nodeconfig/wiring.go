@@ -2,7 +2,7 @@ package nodeconfig
 
 import "time"
 
-// Wiring is wiring.yaml: which parents a node may read from.
+// Wiring is wiring.yaml: which nodes a node may read from.
 type Wiring struct {
 	Version int `yaml:"version"`
 	// Epoch grows with every change of the wiring of this node. A node ignores
@@ -10,15 +10,25 @@ type Wiring struct {
 	Epoch uint64 `yaml:"epoch"`
 	// Sources are the fan-out sources of node.yaml, by name.
 	Sources []WiredSource `yaml:"sources,omitempty"`
+	// Parents are what a leaf of a relay tree needs to know; nil for a node that is none.
+	Parents *WiredParents `yaml:"parents,omitempty"`
 }
 
-// WiredSource holds the candidates of one fan-out source in order of
-// preference, and the policy of choosing. There may be none yet: the node then
-// holds and serves what it has.
+// WiredSource holds the candidates of one fan-out or mesh source in order of
+// preference, or the children of a children source, and the policy of choosing. There
+// may be none yet: the node then holds and serves what it has.
 type WiredSource struct {
 	Name       string      `yaml:"name"`
 	Candidates []Candidate `yaml:"candidates,omitempty"`
-	Policy     Policy      `yaml:"policy"`
+	// Children, and how those of one group are read.
+	Children   []Child `yaml:"children,omitempty"`
+	Redundancy string  `yaml:"redundancy,omitempty"`
+	// Readers are the node ids of those that read a relay's log, and Roots those of the
+	// roots of its tree. Tombstones wait for the readers; a child that is no longer wired
+	// is forgotten once all of them have what was read of it.
+	Readers []string `yaml:"readers,omitempty"`
+	Roots   []string `yaml:"roots,omitempty"`
+	Policy  Policy   `yaml:"policy"`
 }
 
 // Candidate is a parent that a node may read from.
@@ -64,6 +74,9 @@ const (
 func (w *Wiring) SetDefaults() {
 	for i := range w.Sources {
 		w.Sources[i].Policy.SetDefaults()
+		if len(w.Sources[i].Children) > 0 {
+			def(&w.Sources[i].Redundancy, ActiveActive)
+		}
 	}
 }
 

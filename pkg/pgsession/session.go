@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -125,13 +126,24 @@ func Close(c *pgconn.PgConn) {
 	_ = c.Close(ctx) // the session is over either way
 }
 
-// Server names the server for people: no user, no password.
-func (c Config) Server() string {
+// Server names the server for people: no user, no password. Where it could be one of
+// several, at is the address of the one that sessions are with; empty while that is not known.
+func (c Config) Server(at string) string {
 	cfg, err := pgconn.ParseConfig(c.ConnString)
 	if err != nil {
 		return "(unreadable connection string)"
 	}
-	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))) + "/" + cfg.Database
+	hosts := []string{net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))}
+	for _, f := range cfg.Fallbacks { // a host may be there twice: with TLS and without
+		if h := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	name := strings.Join(hosts, ",") + "/" + cfg.Database
+	if len(hosts) > 1 && at != "" {
+		name += " at " + at
+	}
+	return name
 }
 
 // SQLState returns the SQLSTATE of a server's error, or "".

@@ -43,7 +43,7 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := readapi.Handler(views{st}, g)
+	h := readapi.Handler(views{st}, g, nil)
 	for _, tc := range []struct {
 		path, token string
 		code        int

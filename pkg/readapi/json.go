@@ -38,18 +38,23 @@ func appendRecord(dst []byte, r *engine.Record, provenance bool) []byte {
 		return appendRow(dst, r)
 	}
 	dst = append(dst, `{"row":`...)
-	dst = appendRow(dst, r)
-	dst = append(dst, `,"origin":`...)
-	dst = appendString(dst, []byte(r.Stamp.Origin))
+	dst = appendStamp(append(appendRow(dst, r), ','), &r.Stamp)
+	return append(dst, '}')
+}
+
+// appendStamp writes the write that a row is of, as members of an object.
+func appendStamp(dst []byte, s *engine.Stamp) []byte {
+	dst = append(dst, `"origin":`...)
+	dst = appendString(dst, []byte(s.Origin))
 	dst = append(dst, `,"epoch":`...)
-	dst = strconv.AppendUint(dst, uint64(r.Stamp.Epoch), 10)
+	dst = strconv.AppendUint(dst, uint64(s.Epoch), 10)
 	dst = append(dst, `,"version":"`...)
-	dst = strconv.AppendUint(dst, r.Stamp.Version.Major, 10)
+	dst = strconv.AppendUint(dst, s.Version.Major, 10)
 	dst = append(dst, '.')
-	dst = strconv.AppendUint(dst, uint64(r.Stamp.Version.Minor), 10)
+	dst = strconv.AppendUint(dst, uint64(s.Version.Minor), 10)
 	dst = append(dst, `","time":"`...)
-	dst = r.Stamp.Time.Wall().AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
-	return append(dst, `"}`...)
+	dst = s.Time.Wall().AppendFormat(dst, "2006-01-02T15:04:05.000000Z")
+	return append(dst, '"')
 }
 
 func appendRow(dst []byte, r *engine.Record) []byte {

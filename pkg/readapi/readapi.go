@@ -4,6 +4,9 @@
 //	GET /v1/tables                               tables, row counts, columns
 //	GET /v1/tables/{schema}.{table}/rows         a page of rows
 //	GET /v1/tables/{schema}.{table}/rows?key=42  one row; repeat key for each key column
+//	GET /v1/tables/{schema}.{table}/counters     sums over leaves, and each leaf's share
+//	GET /v1/tables/{schema}.{table}/counters?key=42
+//	                                             of one counter
 //
 // Rows are typed JSON. Numbers are written with the digits PostgreSQL printed,
 // however many: read them with a decoder that keeps them (json.Number, a
@@ -42,12 +45,14 @@ type Guard interface {
 }
 
 // Handler returns the read API over v. With a guard, who is not known gets 401, a
-// table that one may not read 403, and the list has the others only.
-func Handler(v Views, g Guard) http.Handler {
-	h := handler{v, g}
+// table that one may not read 403, and the list has the others only. counters are the
+// columns that add up over leaves, of the tables that have any.
+func Handler(v Views, g Guard, counters map[engine.TableName][]string) http.Handler {
+	h := handler{v, g, counters}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/tables", h.tables)
 	mux.HandleFunc("GET /v1/tables/{table}/rows", h.rows)
+	mux.HandleFunc("GET /v1/tables/{table}/counters", h.counters)
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			w.Header().Set("Allow", http.MethodGet)
@@ -62,6 +67,7 @@ func Handler(v Views, g Guard) http.Handler {
 type handler struct {
 	v Views
 	g Guard // nil: everyone may read all
+	c map[engine.TableName][]string
 }
 
 // permits says why a table may not be read by who makes the request.
@@ -117,14 +123,22 @@ func (h handler) tables(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"tables": docs})
 }
 
-func (h handler) rows(w http.ResponseWriter, r *http.Request) {
-	permit, ok := h.permits(w, r)
-	if !ok {
-		return
+// table returns the table that is asked for, and what is to say whether it is
+// permitted; ok is false if the answer has been given.
+func (h handler) table(w http.ResponseWriter, r *http.Request) (permit func(engine.TableName) error, table engine.TableName, ok bool) {
+	if permit, ok = h.permits(w, r); !ok {
+		return permit, table, false
 	}
 	table, err := ParseTable(r.PathValue("table"))
 	if err != nil {
 		fail(w, http.StatusBadRequest, "%v", err)
+	}
+	return permit, table, err == nil
+}
+
+func (h handler) rows(w http.ResponseWriter, r *http.Request) {
+	permit, table, ok := h.table(w, r)
+	if !ok {
 		return
 	}
 	q, err := parseQuery(r.URL.Query())

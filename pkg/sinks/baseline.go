@@ -26,7 +26,7 @@ func (s *Sink) plan(v engine.View, adverts []engine.Advert) (p *plan, blocked ma
 	wait, blocked = holdMax, map[engine.LogID]bool{}
 	for _, a := range adverts {
 		f, now := s.flow(a.Log), s.now()
-		reason, first := s.needs(v, a, f)
+		reason, first := s.needs(v, a, adverts, f)
 		switch {
 		case f.stale != nil:
 			blocked[a.Log] = true
@@ -71,7 +71,7 @@ func (s *Sink) plan(v engine.View, adverts []engine.Advert) (p *plan, blocked ma
 
 // needs says why a log has to be baselined; empty if not. It notes in f if the
 // log cannot be taken, or the node is behind the target.
-func (s *Sink) needs(v engine.View, a engine.Advert, f *flow) (reason string, first bool) {
+func (s *Sink) needs(v engine.View, a engine.Advert, adverts []engine.Advert, f *flow) (reason string, first bool) {
 	f.stale, f.ahead = nil, false
 	c, ok := s.cursors[s.key(a.Log)]
 	if !ok {
@@ -95,9 +95,13 @@ func (s *Sink) needs(v engine.View, a engine.Advert, f *flow) (reason string, fi
 	}
 	compare := s.host.Comparator(a.Log)
 	switch f.ahead = compare(c.Position, info.Head) > 0; {
+	case f.lost != "":
+		return f.lost, false
 	case f.ahead && mints(a):
 		return fmt.Sprintf("log %s is at %s, and the target has it up to %s", a.Log, info.Head, c.Position), false
-	case compare(c.Position, info.Oldest) < 0:
+	case a.Whole > c.Time && f.whole != a.Whole && compare(c.Position, info.Oldest) <= 0:
+		return fmt.Sprintf("the node has come to carry tables of log %s that it did not before", a.Log), false
+	case compare(c.Position, info.Oldest) < 0 && !s.fromState(v, a, adverts, c):
 		return fmt.Sprintf("log %s holds what follows %s, and the target is at %s", a.Log, info.Oldest, c.Position), false
 	}
 	return "", false
@@ -154,7 +158,9 @@ func (s *Sink) baseline(ctx context.Context, v engine.View, p *plan) (worked boo
 			snap.Forget = append(snap.Forget, k)
 		}
 	}
-	s.report(StateBaselining, nil)
+	if !s.failing {
+		s.report(StateBaselining, nil)
+	}
 	s.log.Info("sink takes a baseline", "reason", p.reason, "tables", len(snap.Tables))
 	began := s.now()
 	err = s.target.Baseline(ctx, snap)
@@ -170,12 +176,16 @@ func (s *Sink) baseline(ctx context.Context, v engine.View, p *plan) (worked boo
 	default:
 		return false, 0, err
 	}
+	s.failing = false
 	for _, k := range snap.Forget {
 		delete(s.cursors, k)
 	}
 	for _, c := range snap.Cursors {
 		s.cursors[c.CursorKey] = c
 		s.flows[c.Log] = &flow{}
+	}
+	for _, a := range p.logs {
+		s.flow(a.Log).whole = a.Whole
 	}
 	s.touch()
 	took := s.now().Sub(began)

@@ -42,6 +42,7 @@ type Batch struct {
 	blocks []*engine.Block
 	shared map[engine.TableName]bool // tables that other logs write too
 	single *Entry                    // of a replay
+	state  []engine.TableInfo        // tables to look for what was written after From; nil: blocks
 	gone   map[letterKey]bool        // dead letters that what was applied makes moot
 	passed int                       // entries that Each has passed on
 }
@@ -57,6 +58,9 @@ func (b *Batch) Each(fn func(*Entry) error) error {
 	}
 	if b.single != nil {
 		return fn(b.single)
+	}
+	if b.state != nil {
+		return b.changed(fn)
 	}
 	log := b.From.Log
 	schema := b.schemas()
@@ -137,12 +141,13 @@ func (b *Batch) entry(e *Entry, fn func(*Entry) error) error {
 		if e.Op == engine.OpTruncate {
 			return b.truncated(e, fn)
 		}
-		// What another origin wrote later stays: it comes with its own log.
+		// What another origin wrote later stays: it comes with its own log. Of a log
+		// that carries others' writes there may be a second one, which is ahead.
 		have, ok, err := b.view.Get(table, e.Key)
 		if err != nil {
 			return err
 		}
-		if ok && have.Stamp.Origin != e.Stamp.Origin && have.Stamp.Compare(e.Stamp) > 0 {
+		if ok && (have.Stamp.Origin != e.Stamp.Origin || e.Stamp.Origin != e.Log.Origin) && have.Stamp.Compare(e.Stamp) > 0 {
 			return nil
 		}
 	}

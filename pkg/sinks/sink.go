@@ -71,6 +71,7 @@ type Sink struct {
 	flows   map[engine.LogID]*flow // of what is served
 	unknown map[string]time.Time   // origins that the target knows and the node does not serve, since when
 	touched time.Time              // when the node was last told how far the sink is
+	failing bool                   // the last life ended in an error, and nothing has been delivered since
 
 	mu sync.Mutex
 	st Status
@@ -80,8 +81,10 @@ type Sink struct {
 type flow struct {
 	careful engine.Position // up to here it goes transaction by transaction
 	trying  engine.Position // end of the batch that was tried last and did not get through
+	whole   engine.Time     // engine.Advert.Whole at the last baseline
 	held    *Rejection
 	stale   error     // why the log cannot be taken
+	lost    string    // why the target has to have a baseline
 	ahead   bool      // the target has more than the node
 	since   time.Time // of held
 	next    time.Time // of the next try
@@ -187,6 +190,7 @@ func (s *Sink) Run(ctx context.Context) error {
 			s.report(StateHeld, err)
 			s.count(func(st *Status) { st.Rejected++ })
 		default:
+			s.failing = true
 			s.report(StateRetrying, err)
 			s.count(func(st *Status) { st.Errors++ })
 		}
@@ -211,7 +215,9 @@ func (s *Sink) session(ctx context.Context) error {
 		}
 	}
 	s.touch()
-	s.report(StateWaiting, nil)
+	if !s.failing {
+		s.report(StateWaiting, nil)
+	}
 	for {
 		changed := s.host.Changed()
 		worked, wake, err := s.step(ctx)
@@ -256,6 +262,7 @@ func (s *Sink) step(ctx context.Context) (worked bool, wake time.Duration, err e
 	s.look(v, adverts)
 	wake = touchEvery
 	if len(adverts) == 0 {
+		s.failing = false
 		s.report(StateWaiting, nil)
 		return false, wake, nil
 	}
@@ -280,6 +287,7 @@ func (s *Sink) step(ctx context.Context) (worked bool, wake time.Duration, err e
 			wake = min(wake, f.next.Sub(s.now()))
 		}
 	}
+	s.failing = s.failing && worked // there was nothing to deliver: all is well again
 	s.look(v, adverts)
 	return worked, wake, nil
 }
@@ -316,7 +324,14 @@ func (s *Sink) advance(ctx context.Context, v engine.View, a engine.Advert, adve
 		return true, s.delivered(ctx, b, f)
 	}
 	var rej *Rejection
-	if ctx.Err() != nil || !errors.As(err, &rej) {
+	var lost *Lost
+	switch {
+	case ctx.Err() != nil:
+		return false, err
+	case errors.As(err, &lost):
+		f.lost = lost.Why
+		return true, nil
+	case !errors.As(err, &rej):
 		return false, err
 	}
 	if !b.Careful { // find out which entry it is
@@ -331,6 +346,9 @@ func (s *Sink) advance(ctx context.Context, v engine.View, a engine.Advert, adve
 func (s *Sink) next(v engine.View, a engine.Advert, adverts []engine.Advert, f *flow) (*Batch, error) {
 	from := s.cursors[s.key(a.Log)]
 	blocks, err := v.ReadLog(a.Log, from.Position, s.cfg.BatchBytes)
+	if errors.Is(err, engine.ErrGap) {
+		return s.delta(v, a, adverts, from, f.careful != "")
+	}
 	if err != nil || len(blocks) == 0 {
 		return nil, err
 	}
@@ -398,6 +416,7 @@ func shared(a engine.Advert, adverts []engine.Advert) map[engine.TableName]bool 
 
 // delivered takes note of a batch that the target has.
 func (s *Sink) delivered(ctx context.Context, b *Batch, f *flow) error {
+	s.failing = false
 	s.cursors[b.To.CursorKey] = b.To
 	if f.careful != "" && s.host.Comparator(b.To.Log)(b.To.Position, f.careful) >= 0 {
 		f.careful = ""

@@ -62,6 +62,8 @@ type LogStatus struct {
 // Status returns the sink's state.
 func (s *Sink) Status() Status {
 	n := s.letters.len()
+	v := s.host.View()
+	defer v.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.st
@@ -69,8 +71,16 @@ func (s *Sink) Status() Status {
 	now := s.now()
 	st.Logs = make([]LogStatus, len(s.st.Logs))
 	for i, l := range s.st.Logs {
+		if info, ok := v.Log(l.Log); ok { // the loop may be stuck
+			l.Head = info.Head
+		}
 		if l.Lag.Known && l.Position != l.Head {
-			l.Lag.Seconds = max(0, now.Sub(l.at.Wall()).Seconds())
+			// From the first transaction that the target lacks, where the log still has it.
+			first := l.at
+			if blocks, err := v.ReadLog(l.Log, l.Position, 1); err == nil && len(blocks) > 0 && blocks[0].Time > 0 {
+				first = blocks[0].Time
+			}
+			l.Lag.Seconds = max(0, now.Sub(first.Wall()).Seconds())
 		}
 		st.Logs[i] = l
 	}
@@ -126,7 +136,8 @@ func (s *Sink) look(v engine.View, adverts []engine.Advert) {
 	s.mu.Lock()
 	s.st.Logs = logs
 	s.mu.Unlock()
-	if len(adverts) > 0 {
+	// What goes on after an error has yet to show that it gets through.
+	if len(adverts) > 0 && !(s.failing && why == nil) {
 		s.report(state, why)
 	}
 }

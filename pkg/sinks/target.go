@@ -28,6 +28,12 @@ type Target interface {
 // reads it again.
 var ErrFenced = errors.New("another instance of this sink has moved the cursor at the target")
 
+// Lost says that the target no longer has what was delivered to it, as when a table
+// was dropped there: the log is baselined anew.
+type Lost struct{ Why string }
+
+func (e *Lost) Error() string { return e.Why }
+
 // Rejection says that the target does not take what it was given, and that
 // trying again cannot help until someone mends something.
 type Rejection struct {

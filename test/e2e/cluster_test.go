@@ -111,7 +111,7 @@ func namespace(t *testing.T) string {
 func dump(ctx context.Context, t *testing.T, ns string) {
 	for _, args := range [][]string{
 		{"get", "tributary,pods,deployments,statefulsets", "-o", "wide"},
-		{"get", "replicationnodes", "-o", "yaml"},
+		{"get", "replicationnodes,replicationmeshes,relaytrees,archivesources,archiveexports", "-o", "yaml"},
 		{"get", "events", "--sort-by=.lastTimestamp"},
 	} {
 		out, _ := exec.CommandContext(ctx, "kubectl", append([]string{"-n", ns}, args...)...).CombinedOutput()

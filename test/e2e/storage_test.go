@@ -22,10 +22,16 @@ import (
 	"github.com/tributary-dev/tributary/api/v1alpha1"
 )
 
-// storageClass gives the namespace a volume of 1Gi and returns what to write
-// after storage.size to get it: nothing where the cluster makes volumes by
-// itself, else a class of volumes that this makes on a node's disk.
-func storageClass(t *testing.T, ns string) string {
+// storageClass gives a node a volume of 1Gi: see volumes.
+func storageClass(t *testing.T, ns, node, machine string) string {
+	t.Helper()
+	return volumes(t, ns, machine, node)
+}
+
+// volumes gives each of some nodes a volume of 1Gi and returns what to write after
+// storage.size to get it: nothing where the cluster makes volumes by itself, else
+// a class of volumes that this makes on a machine's disk; on any when it is empty.
+func volumes(t *testing.T, ns, machine string, nodes ...string) string {
 	t.Helper()
 	ctx := t.Context()
 	var classes storagev1.StorageClassList
@@ -44,59 +50,69 @@ func storageClass(t *testing.T, ns string) string {
 	if err := cluster.cl.Create(ctx, class); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	// A pod makes the folder on the node that it is put on; the volume is there.
+	// A pod makes the folders on the machine that it is put on; the volumes are there.
 	root := "/var/lib/kubelet/tributary-e2e"
+	disk, where, folders := "disk-"+nodes[0], "", ""
+	if machine != "" {
+		where = "  nodeSelector: {" + corev1.LabelHostname + ": " + machine + "}\n"
+	}
+	for _, node := range nodes {
+		folders += ", /disks/" + ns + "-" + node
+	}
 	apply(t, ns, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
-metadata: {name: disk}
+metadata: {name: %s}
 spec:
-  restartPolicy: OnFailure
+%s  restartPolicy: OnFailure
   containers:
   - name: disk
     image: %s
     imagePullPolicy: IfNotPresent
-    command: [mkdir, -p, /disks/%s]
+    command: [mkdir, -p%s]
     securityContext: {runAsUser: 0}
     volumeMounts: [{name: disks, mountPath: /disks}]
   volumes: [{name: disks, hostPath: {path: %s, type: DirectoryOrCreate}}]
-`, postgresImage(), ns, root))
+`, disk, where, postgresImage(), folders, root))
 	var pod corev1.Pod
 	eventually(t, 2*time.Minute, "a disk", func(ctx context.Context) error {
-		err := cluster.cl.Get(ctx, client.ObjectKey{Namespace: ns, Name: "disk"}, &pod)
+		err := cluster.cl.Get(ctx, client.ObjectKey{Namespace: ns, Name: disk}, &pod)
 		if err == nil && pod.Status.Phase != corev1.PodSucceeded {
 			err = fmt.Errorf("the pod is %s", pod.Status.Phase)
 		}
 		return err
 	})
-	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: corev1.PersistentVolumeSpec{
-			StorageClassName: class.Name, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: ns, Name: "store-root-0"},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{
-				Local: &corev1.LocalVolumeSource{Path: root + "/" + ns},
+	for _, node := range nodes {
+		name := ns + "-" + node
+		volume := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				StorageClassName: class.Name, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: ns, Name: "store-" + node + "-0"},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					Local: &corev1.LocalVolumeSource{Path: root + "/" + name},
+				},
+				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{pod.Spec.NodeName}}},
+				}}}},
 			},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{pod.Spec.NodeName}}},
-			}}}},
-		},
-	}
-	if err := cluster.cl.Create(ctx, volume); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cluster.cl.Delete(context.Background(), volume); err != nil {
-			t.Error(err)
 		}
-	})
+		if err := cluster.cl.Create(ctx, volume); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := cluster.cl.Delete(context.Background(), volume); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	return ", storageClassName: " + class.Name
 }
 
 // persistentRoot is a root with a volume; slot says more of the source.
 func persistentRoot(t *testing.T, ns, slot string) string {
-	return strings.Replace(strings.Replace(root("root"), "spec:\n", "spec:\n  storage: {type: Persistent, size: 1Gi"+storageClass(t, ns)+"}\n", 1),
+	return strings.Replace(strings.Replace(root("root"), "spec:\n", "spec:\n  storage: {type: Persistent, size: 1Gi"+storageClass(t, ns, "root", "")+"}\n", 1),
 		"      database:", slot+"      database:", 1)
 }
 
@@ -148,7 +164,7 @@ func TestPersistentNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}}}
-	if power := powerSwitch(t); power != nil {
+	if power := powerSwitch(t, onlyPod(t, ns, "root").Spec.NodeName); power != nil {
 		losses = append(losses, struct {
 			name string
 			lose func()
@@ -202,9 +218,9 @@ func TestPersistentNode(t *testing.T) {
 	}
 }
 
-// powerSwitch takes the power from the cluster's first node and gives it back;
-// nil where the cluster is not the project's own.
-func powerSwitch(t *testing.T) func() {
+// powerSwitch takes the power from a machine of the cluster and gives it back; nil
+// where the cluster is not the project's own.
+func powerSwitch(t *testing.T, machine string) func() {
 	lc := filepath.Join(cluster.root, "hack/localcluster/lc")
 	path, err := exec.CommandContext(t.Context(), lc, "kubeconfig").Output()
 	if err != nil || !strings.Contains(kubeconfig(), strings.TrimSpace(string(path))) {
@@ -213,7 +229,7 @@ func powerSwitch(t *testing.T) func() {
 	}
 	return func() {
 		for _, c := range []string{"node-down", "node-up"} {
-			if out, err := exec.Command(lc, c, "1").CombinedOutput(); err != nil {
+			if out, err := exec.Command(lc, c, machine[len(machine)-1:]).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", c, err, out)
 			}
 		}

@@ -179,6 +179,70 @@ func TestCasesP30ToP34(t *testing.T) {
 	h.converge(t)
 }
 
+// Types of extensions have at a reader, two hops down, the text that the source
+// gives: alone, in arrays, as keys, and of tables without one.
+func TestExtensionTypes(t *testing.T) {
+	t.Parallel()
+	db := testpg.NewDB(t)
+	kinds := []struct {
+		extension, column string
+		key               bool // it can be one
+		values            []string
+	}{
+		{"hstore", "hstore", true, []string{`'"a"=>"1", b=>NULL, "c d"=>"e\"f, \\"'`, `''`, `'"é"=>"😀", "NULL"=>"null", ""=>""'`}},
+		{"citext", "citext", true, []string{"'Mixed Case'", "'ÄÖ'", "''"}},
+		{"ltree", "ltree", true, []string{"'Top.Science.Astronomy_1'", "''"}},
+		{"ltree", "lquery", false, []string{"'Top.*{1,3}.!a|b@'"}},
+		{"cube", "cube", true, []string{"'(1.5,-0,1e-300),(2,3,4)'", "'()'", "'(0.1)'"}},
+		{"seg", "seg", true, []string{"'1.50 .. 2.0'", "'~6.5'", "'> 3'"}},
+		{"isn", "isbn13", true, []string{"'978-0-393-04002-9'"}},
+		{"intarray", "query_int", false, []string{"'1&(2|!3)'"}},
+		{"postgis", "geometry", false, []string{"'SRID=4326;POINT(1 2)'", "'LINESTRING Z (0 0 0.1,1 1 1e-300)'", "'POLYGON EMPTY'"}},
+		{"postgis", "geography", false, []string{"'POINT(-71.06 42.36)'"}},
+	}
+	var tables []engine.TableName
+	var inserts []string
+	for _, k := range kinds {
+		t.Run(k.column, func(t *testing.T) {
+			if db.Value(t, `SELECT count(*)::text FROM pg_available_extensions WHERE name = '`+k.extension+`'`) == "0" {
+				t.Skipf("this server has no extension %s: install the package that it is in", k.extension)
+			}
+			bag := "bag_" + k.column
+			db.Exec(t, "CREATE EXTENSION IF NOT EXISTS "+k.extension, fmt.Sprintf("CREATE TABLE %s (v %s, a %[2]s[], n int)", bag, k.column), "ALTER TABLE "+bag+" REPLICA IDENTITY FULL")
+			all := []string{bag}
+			if k.key {
+				all = append(all, "key_"+k.column)
+				db.Exec(t, fmt.Sprintf("CREATE TABLE key_%s (v %[1]s PRIMARY KEY, a %[1]s[], n int)", k.column))
+			}
+			for _, name := range all {
+				tables = append(tables, table("public", name))
+				for _, v := range k.values {
+					inserts = append(inserts, fmt.Sprintf("INSERT INTO %s VALUES (%s::%s, ARRAY[%[2]s::%[3]s, NULL], %%d)", name, v, k.column))
+				}
+			}
+		})
+	}
+	if len(tables) == 0 {
+		t.Skip("this server has no extensions: install postgresql-contrib")
+	}
+	insert := func(n int) {
+		for _, sql := range inserts {
+			db.Exec(t, strings.Replace(sql, "%d", fmt.Sprint(n), 1))
+		}
+	}
+	insert(1)
+	h := twoHops(t, db, tables...)
+	for _, n := range tables {
+		db.Exec(t, fmt.Sprintf(`UPDATE %s SET n = n + 1, a = a || a`, n.Name))
+	}
+	h.converge(t)
+	for _, n := range tables {
+		db.Exec(t, fmt.Sprintf(`DELETE FROM %s`, n.Name))
+	}
+	insert(3)
+	h.converge(t)
+}
+
 // TestCaseP34Large: a text of 100 MB, once by the baseline and once by the
 // stream.
 func TestCaseP34Large(t *testing.T) {

@@ -15,14 +15,22 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/internal/node"
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/internal/tests3"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
+// nodeEnv makes a process of the test a node.
+const nodeEnv = "TRIBUTARY_TEST_NODE"
+
 func TestMain(m *testing.M) {
-	os.Exit(testpg.Main(m, testpg.Options{Settings: map[string]string{"timezone": "Asia/Kolkata"}}))
+	if os.Getenv(nodeEnv) != "" {
+		os.Exit(node.Main(os.Args[1:], os.Stderr))
+	}
+	os.Exit(testpg.Main(tests3.With(m), testpg.Options{Settings: map[string]string{"timezone": "Asia/Kolkata"}}))
 }
 
 // hops is a database, two nodes in a row and a reader of the second.
@@ -37,50 +45,72 @@ type running struct {
 	id, repl, http string
 	stop           func()
 	again          func() // starts it anew, at the same addresses
+	cfg            *nodeconfig.Config
+	file           string // of cfg
 }
 
 // twoHops starts the nodes over a database whose tables exist.
 func twoHops(t *testing.T, db *testpg.DB, tables ...engine.TableName) *hops {
 	t.Helper()
 	h := &hops{db: db, tables: tables}
+	top := startNode(t, "hops/top", nodeconfig.Source{Name: "db", Postgres: database(t, db, tables...)})
+	below := startNode(t, "hops/below", nodeconfig.Source{Name: "up", Fanout: &nodeconfig.Fanout{}}, top)
+	h.nodes = []*running{top, below}
+	h.read = readerOf(t, below)
+	return h
+}
+
+// readerOf returns a reader of a node that has all of its tables, or what opts say.
+func readerOf(t *testing.T, n *running, opts ...client.Option) *client.Client {
+	t.Helper()
+	read, err := client.New(append(opts, client.WithUpstreams(n.repl), client.WithLogger(slog.New(slog.DiscardHandler)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(read.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := read.AwaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+// database is the configuration of a source of tables.
+func database(t *testing.T, db *testpg.DB, tables ...engine.TableName) *nodeconfig.Postgres {
+	t.Helper()
 	pass := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(pass, []byte(testpg.Password), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	pg := &nodeconfig.Postgres{
-		Hosts: []nodeconfig.Host{{Host: "127.0.0.1", Port: db.Server.Port}}, Database: db.Name,
-		User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
+		PostgresServer: nodeconfig.PostgresServer{
+			Hosts: []nodeconfig.Host{{Host: "127.0.0.1", Port: db.Server.Port}}, Database: db.Name,
+			User: testpg.User, PasswordFile: pass, SSLMode: nodeconfig.SSLDisable,
+		},
 		Publication: nodeconfig.Publication{Name: "Pub", Managed: true}, Slot: "slot_" + strings.ToLower(db.Name),
 	}
 	for _, n := range tables {
 		pg.Tables = append(pg.Tables, nodeconfig.Table{Schema: n.Schema, Name: n.Name})
 	}
-	top := startNode(t, "hops/top", nodeconfig.Source{Name: "db", Postgres: pg})
-	below := startNode(t, "hops/below", nodeconfig.Source{Name: "up", Fanout: &nodeconfig.Fanout{}}, top)
-	h.nodes = []*running{top, below}
-	var err error
-	if h.read, err = client.New(client.WithUpstreams(below.repl), client.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(h.read.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := h.read.AwaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return h
+	return pg
 }
 
 func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*running) *running {
 	t.Helper()
+	return startConfig(t, id, nodeconfig.Config{Sources: []nodeconfig.Source{src}}, parents...)
+}
+
+// startConfig starts a node of a configuration that says what is particular to
+// it. Its first source reads from parents, if there are any.
+func startConfig(t *testing.T, id string, c nodeconfig.Config, parents ...*running) *running {
+	t.Helper()
 	r := &running{id: id, repl: freeAddress(t), http: freeAddress(t)}
-	cfg := &nodeconfig.Config{
-		Version: nodeconfig.Version, Node: nodeconfig.Node{ID: id},
-		Listen:  nodeconfig.Listen{Replication: r.repl, HTTP: r.http},
-		Sources: []nodeconfig.Source{src}, DrainTimeout: 100 * time.Millisecond,
-	}
+	cfg := &c
+	cfg.Version, cfg.Node, cfg.DrainTimeout = nodeconfig.Version, nodeconfig.Node{ID: id}, 100*time.Millisecond
+	cfg.Listen = nodeconfig.Listen{Replication: r.repl, HTTP: r.http}
 	if len(parents) > 0 {
-		w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1, Sources: []nodeconfig.WiredSource{{Name: src.Name}}}
+		w := nodeconfig.Wiring{Version: nodeconfig.Version, Epoch: 1, Sources: []nodeconfig.WiredSource{{Name: cfg.Sources[0].Name}}}
 		for _, p := range parents {
 			w.Sources[0].Candidates = append(w.Sources[0].Candidates, nodeconfig.Candidate{ID: p.id, Address: p.repl, Eligible: true})
 		}
@@ -95,12 +125,14 @@ func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*runni
 		}
 	}
 	cfg.SetDefaults()
+	r.cfg, r.file = cfg, filepath.Join(t.TempDir(), "node.yaml")
+	r.write(t, cfg)
 	r.stop = func() {}
 	r.again = func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
-			done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+			done <- node.Run(ctx, node.Options{Config: cfg, ConfigFile: r.file, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		}()
 		r.stop = func() {
 			cancel()
@@ -115,12 +147,19 @@ func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*runni
 	return r
 }
 
-// testWriter logs into a test.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s", strings.TrimRight(string(b), "\n"))
-	return len(b), nil
+// write makes a configuration that of the node's file.
+func (r *running) write(t *testing.T, c *nodeconfig.Config) {
+	t.Helper()
+	text, err := c.Marshal()
+	if err == nil {
+		err = os.WriteFile(r.file+".new", text, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(r.file+".new", r.file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func freeAddress(t *testing.T) string {
@@ -207,25 +246,37 @@ func (h *hops) converge(t *testing.T) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: the reader has %d rows, the source %d:\n%s", table, len(got), len(want), difference(got, want))
+				t.Fatalf("%s: the reader has %d rows, the source %d:\n%s", table, len(got), len(want), testnode.Difference(got, want))
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
 }
 
-func difference(got, want []string) string {
-	var b strings.Builder
-	show := func(mark string, a, not []string) {
-		n := 0
-		for _, r := range a {
-			if _, found := slices.BinarySearch(not, r); !found && n < 5 {
-				n++
-				fmt.Fprintf(&b, "%s %.300s\n", mark, r)
-			}
+// showsRows waits until a reader has rows, each its values with blanks between.
+func showsRows(t *testing.T, read *client.Client, when string, table engine.TableName, want ...string) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		all, err := read.All(table)
+		if err != nil && len(want) > 0 && time.Now().After(deadline) {
+			t.Fatalf("%s: %v", when, err)
 		}
+		var got []string
+		for _, r := range all {
+			var row []string
+			for _, c := range r.Row.Columns() {
+				row = append(row, string(c.Value))
+			}
+			got = append(got, strings.Join(row, " "))
+		}
+		slices.Sort(got)
+		if slices.Equal(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %s holds\n%s\nwant\n%s", when, table, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
-	show("only at the reader:", got, want)
-	show("only at the source:", want, got)
-	return b.String()
 }

@@ -1,10 +1,16 @@
 package integration
 
 import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
 // TestRestartedRoot: the node that reads PostgreSQL is stopped, rows change and
@@ -29,4 +35,52 @@ func TestRestartedRoot(t *testing.T) {
 		h.nodes[0].again()
 		h.converge(t)
 	}
+}
+
+// A node that has everything from before, and has yet to read whom to read from, is not
+// ready: nobody knows how old its rows are. It is once the wiring is there.
+func TestReadyWaitsForWiring(t *testing.T) {
+	t.Parallel()
+	kept := func(name string) nodeconfig.Storage {
+		return nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(t.TempDir(), name)}
+	}
+	top := startConfig(t, "wired/top", nodeconfig.Config{Storage: kept("top"), Sources: []nodeconfig.Source{tallySource()}})
+	below := startConfig(t, "wired/below", nodeconfig.Config{Storage: kept("below"), Sources: []nodeconfig.Source{{Name: "up", Fanout: &nodeconfig.Fanout{}}}}, top)
+	ready := func(want int) (bool, error) {
+		res, err := http.Get("http://" + below.http + "/readyz")
+		if err != nil {
+			return false, nil
+		}
+		defer res.Body.Close()
+		if res.StatusCode == want {
+			return true, nil
+		}
+		return false, fmt.Errorf("%s", res.Status)
+	}
+	until := func(what string, want int) {
+		t.Helper()
+		if err := testnode.Until(t.Context(), 30*time.Second, what, func() (bool, error) {
+			ok, _ := ready(want)
+			return ok, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until("ready", http.StatusOK)
+	below.stop()
+	if err := os.Rename(below.cfg.WiringFile, below.cfg.WiringFile+".away"); err != nil {
+		t.Fatal(err)
+	}
+	below.again()
+	until("the answer", http.StatusServiceUnavailable)
+	for range 10 {
+		if ok, err := ready(http.StatusServiceUnavailable); !ok {
+			t.Fatalf("without its wiring: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := os.Rename(below.cfg.WiringFile+".away", below.cfg.WiringFile); err != nil {
+		t.Fatal(err)
+	}
+	until("ready again", http.StatusOK)
 }

@@ -54,7 +54,7 @@ sinks:
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil))})
+		done <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	}()
 	t.Cleanup(func() {
 		cancel()

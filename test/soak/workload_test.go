@@ -42,6 +42,15 @@ func create(ctx context.Context, db *testpg.DB) error {
 	return db.ExecContext(ctx, sql...)
 }
 
+// touch changes each table, once whatever the workload left running has ended.
+func touch(ctx context.Context, db *testpg.DB) error {
+	var sql []string
+	for _, t := range tables {
+		sql = append(sql, fmt.Sprintf(`BEGIN; LOCK TABLE %[1]s; INSERT INTO %[1]s (id, n) VALUES (-1, 0); COMMIT`, quoted(t)))
+	}
+	return db.ExecContext(ctx, sql...)
+}
+
 // workload writes at random from several sessions: every kind of statement,
 // small and large transactions, subtransactions and whole transactions that are
 // rolled back, transactions that stay open for long, and changes of the tables'
@@ -51,16 +60,21 @@ type workload struct {
 	seed uint64
 	done atomic.Int64 // transactions
 	ddl  atomic.Int64
-	wg   sync.WaitGroup
+	// ahead is set while the workload waits for the nodes.
+	ahead atomic.Bool
+	wg    sync.WaitGroup
 
 	mu  sync.Mutex
 	err error
 }
 
+// start starts the writers. What one of them has under way when ctx ends still
+// comes to its end: a statement that is given up here may run at the server, after
+// the tables' last change.
 func (w *workload) start(ctx context.Context, sessions int) {
 	for i := range sessions {
 		w.wg.Go(func() {
-			if err := w.write(ctx, i); err != nil && ctx.Err() == nil {
+			if err := w.write(ctx, i); err != nil {
 				w.mu.Lock()
 				w.err = errors.Join(w.err, err)
 				w.mu.Unlock()
@@ -68,7 +82,7 @@ func (w *workload) start(ctx context.Context, sessions int) {
 		})
 	}
 	w.wg.Go(func() {
-		if err := w.alter(ctx); err != nil && ctx.Err() == nil {
+		if err := w.alter(ctx); err != nil {
 			w.mu.Lock()
 			w.err = errors.Join(w.err, err)
 			w.mu.Unlock()
@@ -115,12 +129,14 @@ func statement(r *rand.Rand) string {
 }
 
 func (w *workload) write(ctx context.Context, session int) error {
-	conn, err := w.db.Connect(ctx)
+	all := context.WithoutCancel(ctx)
+	conn, err := w.db.Connect(all)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer conn.Close(all)
 	r := rand.New(rand.NewPCG(w.seed, uint64(session)))
+	asked := time.Now()
 	for ctx.Err() == nil {
 		n := 1 + r.IntN(5)
 		if r.IntN(30) == 0 {
@@ -141,12 +157,39 @@ func (w *workload) write(ctx context.Context, session int) error {
 			}
 		}
 		sql = append(sql, []string{"COMMIT", "COMMIT", "COMMIT", "COMMIT", "ROLLBACK"}[r.IntN(5)])
-		if err := w.run(ctx, conn, sql); err != nil {
+		if err := w.run(all, conn, sql); err != nil {
 			return err
 		}
-		// As fast as the nodes are, on two cores, with what else runs.
 		time.Sleep(time.Duration(r.IntN(4)) * time.Millisecond)
+		if session == 0 && time.Since(asked) > 200*time.Millisecond {
+			asked = time.Now()
+			if err := w.pace(all, conn); err != nil {
+				return err
+			}
+		}
+		for w.ahead.Load() && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+			if session == 0 {
+				if err := w.pace(all, conn); err != nil {
+					return err
+				}
+			}
+		}
 	}
+	return nil
+}
+
+// maxAhead is how far the workload gets ahead of the nodes, in bytes of WAL: it is
+// as fast as they are, with what else runs.
+const maxAhead = 16 << 20
+
+// pace looks at how far the slot is behind.
+func (w *workload) pace(ctx context.Context, conn *pgconn.PgConn) error {
+	res, err := conn.Exec(ctx, fmt.Sprintf(`SELECT coalesce(max(pg_current_wal_lsn() - confirmed_flush_lsn), 0) > %d FROM pg_replication_slots WHERE NOT temporary`, maxAhead)).ReadAll()
+	if err != nil {
+		return err
+	}
+	w.ahead.Store(string(res[0].Rows[0][0]) == "t")
 	return nil
 }
 
@@ -163,20 +206,18 @@ func (w *workload) run(ctx context.Context, conn *pgconn.PgConn, sql []string) e
 			return fmt.Errorf("%.300s: %w", strings.Join(sql, ";"), pg)
 		}
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	return err
 }
 
 // alter changes the shape of the tables: columns come, go, change their name and
 // their type.
 func (w *workload) alter(ctx context.Context) error {
-	conn, err := w.db.Connect(ctx)
+	all := context.WithoutCancel(ctx)
+	conn, err := w.db.Connect(all)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer conn.Close(all)
 	r := rand.New(rand.NewPCG(w.seed, 1<<32))
 	type shape struct {
 		extra []string
@@ -215,17 +256,17 @@ func (w *workload) alter(ctx context.Context) error {
 		default:
 			sql = fmt.Sprintf("ALTER TABLE %s DROP COLUMN c; ALTER TABLE %s ADD COLUMN c numeric", t, t)
 		}
-		_, err := conn.Exec(ctx, "BEGIN; SET LOCAL lock_timeout = '200ms'; "+sql+"; COMMIT").ReadAll()
+		_, err := conn.Exec(all, "BEGIN; SET LOCAL lock_timeout = '200ms'; "+sql+"; COMMIT").ReadAll()
 		var pg *pgconn.PgError
 		switch {
 		case err == nil:
 			then()
 			w.ddl.Add(1)
 		case errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01"):
-			if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); err != nil {
+			if _, err := conn.Exec(all, "ROLLBACK").ReadAll(); err != nil {
 				return err
 			}
-		case ctx.Err() == nil:
+		default:
 			return fmt.Errorf("%s: %w", sql, err)
 		}
 	}

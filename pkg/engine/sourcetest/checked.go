@@ -275,19 +275,34 @@ func (s *sink) Apply(ctx context.Context, txs []engine.Transaction) error {
 		t := &txs[i]
 		c.reached(t.Position)
 		c.announced(t.Schemas...)
-		for j := range t.Changes {
-			ch := &t.Changes[j]
-			if ch.Schema == nil || !c.schemas[shape{ch.Schema.ID, ch.Schema.Fingerprint()}] {
-				c.t.Errorf("transaction at %s: change %d has a schema that was not announced", t.Position, j)
-				continue
+		if fn := t.Make; fn != nil {
+			t.Make = func(t *engine.Transaction, state engine.Rows) error {
+				err := fn(t, state)
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.changes(t)
+				return err
 			}
-			if ch.Op != engine.OpTruncate {
-				c.row(ch.Schema, ch.Key, ch.Row, ch.Op == engine.OpDelete, ch.Partial)
-			}
+			continue
 		}
+		c.changes(t)
 	}
 	c.mu.Unlock()
 	return s.Sink.Apply(ctx, txs)
+}
+
+// changes checks those of a transaction. Callers hold c.mu.
+func (c *checked) changes(t *engine.Transaction) {
+	for j := range t.Changes {
+		ch := &t.Changes[j]
+		if ch.Schema == nil || !c.schemas[shape{ch.Schema.ID, ch.Schema.Fingerprint()}] {
+			c.t.Errorf("transaction at %s: change %d has a schema that was not announced", t.Position, j)
+			continue
+		}
+		if ch.Op != engine.OpTruncate {
+			c.row(ch.Schema, ch.Key, ch.Row, ch.Op == engine.OpDelete, ch.Partial)
+		}
+	}
 }
 
 // ApplyBlocks checks blocks of a carried log.

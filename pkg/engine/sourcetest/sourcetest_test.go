@@ -102,6 +102,7 @@ type source struct {
 	mu     sync.Mutex
 	acked  engine.Cursor
 	paused chan struct{} // closed by Resume; nil while not paused
+	deaf   chan struct{} // told of each pause that Stream has come to, if it is deaf in it
 }
 
 func (s *source) Init(_ context.Context, env engine.Env) (engine.Info, error) {
@@ -189,6 +190,7 @@ func (s *source) Stream(ctx context.Context, from engine.Cursors, to engine.Sink
 		s.mu.Unlock()
 		if paused != nil && s.fault != "does not pause" {
 			if s.fault == "deaf while paused" {
+				s.deaf <- struct{}{}
 				<-paused
 				continue
 			}
@@ -290,10 +292,14 @@ func (s *source) PositionFromString(p string) (engine.Position, error) {
 
 func (s *source) Pause() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.paused == nil {
+	again := s.paused != nil
+	if !again {
 		s.paused = make(chan struct{})
 		close(s.u.wakeUp())
+	}
+	s.mu.Unlock()
+	if !again && s.fault == "deaf while paused" {
+		<-s.deaf // else it might be ended before it is deaf
 	}
 }
 
@@ -318,7 +324,7 @@ func (u *upstream) wakeUp() chan struct{} {
 func open(fault string) func(testing.TB) Fixture {
 	return func(testing.TB) Fixture {
 		u := &upstream{rows: map[string]string{}, more: make(chan struct{}), rng: rand.New(rand.NewPCG(7, 7))}
-		return Fixture{Source: &source{u: u, fault: fault}, Mutate: u.mutate, Truth: u.truth, Lose: u.lose}
+		return Fixture{Source: &source{u: u, fault: fault, deaf: make(chan struct{})}, Mutate: u.mutate, Truth: u.truth, Lose: u.lose}
 	}
 }
 

@@ -125,8 +125,8 @@ func BenchmarkMerge(b *testing.B) {
 				at++
 				r := &updates[i&(1<<16-1)]
 				r.Stamp.Time = at
-				if ok, err := tx.Merge(r); !ok || err != nil {
-					b.Fatal(ok, err)
+				if o, err := tx.Merge(r); !o.Applied() || err != nil {
+					b.Fatal(o.Applied(), err)
 				}
 			}
 			_ = tx.Commit()

@@ -193,6 +193,21 @@ func (v *lookup) Schemas(log engine.LogID) (all []*engine.Schema) {
 	return all
 }
 
+// SchemasOf returns the schemas of a table, of all logs, by ID.
+func (v *lookup) SchemasOf(table engine.TableName) map[engine.LogID][]*engine.Schema {
+	all := map[engine.LogID][]*engine.Schema{}
+	if v.over.Load() {
+		return all
+	}
+	v.catalog.schemas.Scan(func(s item[schemaKey, *engine.Schema]) bool {
+		if s.val.Table == table {
+			all[s.key.log] = append(all[s.key.log], s.val)
+		}
+		return true
+	})
+	return all
+}
+
 // Cursor returns the cursor at a key.
 func (v *lookup) Cursor(key engine.CursorKey) (engine.Cursor, bool) {
 	if v.over.Load() {

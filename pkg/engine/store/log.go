@@ -23,6 +23,7 @@ type front struct {
 type journal struct {
 	front
 	blocks  *btree.BTreeG[*engine.Block] // by position, then part
+	first   *engine.Block                // the lowest of blocks; nil if there are none
 	bytes   int
 	changes int
 	owner   uint64 // seq of the root it is being written for
@@ -60,8 +61,8 @@ func (j *journal) info() engine.LogInfo {
 }
 
 func (j *journal) oldest() engine.Position {
-	if b, ok := j.blocks.Min(); ok {
-		return b.Prev
+	if j.first != nil {
+		return j.first.Prev
 	}
 	return j.head
 }
@@ -110,6 +111,9 @@ func (j *journal) append(b *engine.Block, limit int) {
 	}
 	if !j.overrun {
 		j.blocks.Load(b)
+		if j.first == nil {
+			j.first = b
+		}
 		j.bytes += sizeOf(b)
 		j.changes += b.Changes
 	}
@@ -117,9 +121,7 @@ func (j *journal) append(b *engine.Block, limit int) {
 		return
 	}
 	for j.bytes > limit && !j.overrun {
-		if oldest, _ := j.blocks.Min(); oldest.Position == b.Position {
-			j.overrun = true
-		}
+		j.overrun = j.first.Position == b.Position
 		j.dropOldest()
 	}
 }
@@ -129,20 +131,20 @@ func (j *journal) dropOldest() {
 	for last := false; !last; {
 		b, ok := j.blocks.PopMin()
 		if !ok {
-			return
+			break
 		}
 		j.bytes -= sizeOf(b)
 		j.changes -= b.Changes
 		last = b.Last
 	}
+	j.first, _ = j.blocks.Min()
 }
 
 // trim lets go of the oldest transactions until at most keep bytes are held,
 // but of none after notPast, unless that is "".
 func (j *journal) trim(keep int, notPast engine.Position) {
 	for j.bytes > keep {
-		b, ok := j.blocks.Min()
-		if !ok || notPast != "" && j.compare(b.Position, notPast) > 0 {
+		if j.first == nil || notPast != "" && j.compare(j.first.Position, notPast) > 0 {
 			return
 		}
 		j.dropOldest()

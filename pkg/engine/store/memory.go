@@ -77,6 +77,17 @@ func NewMemory(o MemoryOptions) *Memory {
 	return m
 }
 
+// KeepTombstones makes the store let no tombstone go by itself.
+func (m *Memory) KeepTombstones(ctx context.Context) error {
+	t, err := m.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Rollback()
+	m.opts.Tombstones = -1
+	return nil
+}
+
 // Durable reports false: nothing outlives the process.
 func (m *Memory) Durable() bool { return false }
 

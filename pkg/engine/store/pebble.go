@@ -32,8 +32,9 @@ type PebbleOptions struct {
 	CacheBytes int
 	// BlockCacheBytes bounds the cache of what has been read from disk. Default 32 MiB.
 	BlockCacheBytes int
-	// MemTableBytes is how much is gathered before it is written out in order.
-	// Up to four times that is in memory. Default 8 MiB.
+	// MemTableBytes is how much is gathered before it is written out in order. Up to three
+	// times that is in memory. A transaction of half as much or more is written out by
+	// itself, which costs more: hence the default, 16 MiB, is twice TxBytes.
 	MemTableBytes int
 	// TxBytes is how much of a transaction is kept in memory; a larger one goes
 	// to disk as it grows. Default 8 MiB.
@@ -49,6 +50,9 @@ type PebbleOptions struct {
 	// is none.
 	ReserveBytes int64
 	Logger       *slog.Logger
+	// Waits, if not nil, is called now and then while the store cannot be opened for
+	// want of room.
+	Waits func(*DiskFullError)
 	// FS is the file system; nil is the operating system's.
 	FS vfs.FS
 
@@ -60,7 +64,7 @@ const (
 	DefaultDiskJournalBytes   = 1 << 30
 	DefaultDiskCacheBytes     = 32 << 20
 	DefaultBlockCacheBytes    = 32 << 20
-	DefaultMemTableBytes      = 8 << 20
+	DefaultMemTableBytes      = 2 * DefaultTxBytes
 	DefaultTxBytes            = 8 << 20
 	DefaultDiskTombstones     = 1_000_000
 	DefaultTombstoneRetention = 24 * time.Hour
@@ -68,7 +72,7 @@ const (
 )
 
 // memTables is how many times MemTableBytes there can be in memory.
-const memTables = 4
+const memTables = 3
 
 func (o *PebbleOptions) defaults() {
 	def := func(v *int, d int) {
@@ -134,10 +138,17 @@ type edition struct {
 	refs int
 }
 
-// OpenPebble opens the store in o.Dir, or makes one. A directory in use gives
+// OpenPebble is OpenPebbleContext without an end.
+func OpenPebble(o PebbleOptions) (*Pebble, error) {
+	return OpenPebbleContext(context.Background(), o)
+}
+
+// OpenPebbleContext opens the store in o.Dir, or makes one. A directory in use gives
 // ErrInUse, a damaged one engine.ErrCorruptStore, one of a newer version
-// ErrFormat.
-func OpenPebble(o PebbleOptions) (_ *Pebble, err error) {
+// ErrFormat. It writes too, and so waits for room where the disk is full. When ctx
+// ends it returns, though the database cannot be told to give up: it has the
+// directory until there is room, or the process ends.
+func OpenPebbleContext(ctx context.Context, o PebbleOptions) (*Pebble, error) {
 	o.defaults()
 	if o.Dir == "" {
 		return nil, errors.New("a durable store needs a directory")
@@ -147,12 +158,44 @@ func OpenPebble(o PebbleOptions) (_ *Pebble, err error) {
 		recent: newRecent(o.CacheBytes), editions: map[*edition]struct{}{},
 	}
 	p.fs = newDiskFS(o.FS, o.Dir, o.ReserveBytes)
+	opened := make(chan error, 1)
+	go func() { opened <- p.open() }()
+	look := time.NewTicker(waitsEvery)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-opened:
+			if err != nil {
+				return nil, err
+			}
+			return p, nil
+		case <-ctx.Done():
+			go func() {
+				if <-opened == nil {
+					_ = p.Close()
+				}
+			}()
+			return nil, fmt.Errorf("store %s: it was not opened: %w", o.Dir, errors.Join(context.Cause(ctx), p.fs.stalled()))
+		case <-look.C:
+			var full *DiskFullError
+			if o.Waits != nil && errors.As(p.fs.stalled(), &full) {
+				o.Waits(full)
+			}
+		}
+	}
+}
+
+// waitsEvery is how often PebbleOptions.Waits is called.
+const waitsEvery = 500 * time.Millisecond
+
+func (p *Pebble) open() (err error) {
+	o := &p.opts
 	if err := p.fs.MkdirAll(o.Dir, 0o750); err != nil {
-		return nil, fmt.Errorf("store %s: the directory cannot be made: %w", o.Dir, err)
+		return fmt.Errorf("store %s: the directory cannot be made: %w", o.Dir, err)
 	}
 	p.lock, err = o.FS.Lock(o.FS.PathJoin(o.Dir, "LOCK"))
 	if err != nil {
-		return nil, inUse(o.Dir, err)
+		return inUse(o.Dir, err)
 	}
 	defer func() {
 		if err != nil {
@@ -164,22 +207,22 @@ func OpenPebble(o PebbleOptions) (_ *Pebble, err error) {
 		}
 	}()
 	if err := p.fs.checkFormat(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.fs.openWitness(); err != nil {
-		return nil, err
+		return err
 	}
 	if p.db, err = p.openDB(); err != nil {
-		return nil, p.openError(err)
+		return p.openError(err)
 	}
 	p.writer, p.notes = newRowWriter(p), p.newBatch()
 	root, err := p.load()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.publish(root, false)
 	p.turn <- struct{}{}
-	return p, nil
+	return nil
 }
 
 func (p *Pebble) newBatch() *pebble.Batch {
@@ -194,15 +237,26 @@ func (p *Pebble) openDB() (db *pebble.DB, err error) {
 			db, err = nil, fmt.Errorf("%w: %v", pebble.ErrCorruption, r)
 		}
 	}()
-	logger := &pebbleLogger{p}
-	o := &pebble.Options{
-		FS: p.fs, Logger: logger,
+	o := p.opts.Database()
+	o.FS, o.Logger = p.fs, &pebbleLogger{p}
+	o.EventListener = &pebble.EventListener{
+		DataCorruption:  func(i pebble.DataCorruptionInfo) { p.damaged(i.Details) },
+		BackgroundError: func(err error) { p.opts.Logger.Warn("store: background work failed", "error", err) },
+	}
+	return pebble.Open(p.fs.dbDir(), o)
+}
+
+// Database returns the options that the store gives its database, but for the file
+// system and who listens: what is measured beside it should have the same.
+func (o PebbleOptions) Database() *pebble.Options {
+	o.defaults()
+	d := &pebble.Options{
 		// Version 6 of tables has checksums of all parts; logs say how far they
 		// were synced since an earlier one.
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 		// The database takes what it gathers in memory out of the cache's size.
-		CacheSize:                   int64(p.opts.BlockCacheBytes + memTables*p.opts.MemTableBytes),
-		MemTableSize:                uint64(p.opts.MemTableBytes),
+		CacheSize:                   int64(o.BlockCacheBytes + memTables*o.MemTableBytes),
+		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,
@@ -210,18 +264,25 @@ func (p *Pebble) openDB() (db *pebble.DB, err error) {
 		MaxOpenFiles:                500,
 		WALBytesPerSync:             1 << 20,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
-		EventListener: &pebble.EventListener{
-			DataCorruption:  func(i pebble.DataCorruptionInfo) { p.damaged(i.Details) },
-			BackgroundError: func(err error) { p.opts.Logger.Warn("store: background work failed", "error", err) },
-		},
 	}
-	o.Experimental.ReadSamplingMultiplier = -1
-	for i := range o.Levels {
-		o.Levels[i].BlockSize = 8 << 10
-		o.Levels[i].IndexBlockSize = 64 << 10
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	d.Experimental.ReadSamplingMultiplier = -1
+	for i := range d.Levels {
+		d.Levels[i].BlockSize = 8 << 10
+		d.Levels[i].IndexBlockSize = 64 << 10
+		d.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
-	return pebble.Open(p.fs.dbDir(), o)
+	return d
+}
+
+// KeepTombstones makes the store let no tombstone go by itself.
+func (p *Pebble) KeepTombstones(ctx context.Context) error {
+	t, err := p.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Rollback()
+	p.opts.Tombstones, p.opts.TombstoneRetention = -1, 0
+	return nil
 }
 
 // Durable reports true: what Commit has returned from survives a crash.
@@ -393,6 +454,7 @@ func (p *Pebble) finish(idle bool) error {
 	}
 	p.editions = map[*edition]struct{}{}
 	p.mu.Unlock()
+	p.writer.ahead.close() // of a transaction that is open
 	err := p.closeDB()
 	if cause := p.broken.Load(); cause != nil {
 		err = nil // it was told to who wrote
@@ -514,8 +576,8 @@ func (p *Pebble) Metrics() PebbleMetrics {
 var ErrInUse = errors.New("the store is in use")
 
 func inUse(dir string, err error) error {
-	if errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("store %s: it cannot be locked: %w", dir, err)
+	if unmade := (*os.PathError)(nil); errors.As(err, &unmade) {
+		return fmt.Errorf("store %s: it cannot be locked: %w: let this node write to its directory, or name another", dir, err)
 	}
 	return fmt.Errorf("store %s: %w by another process (or twice by this one): a directory belongs to one node; end the other, or give this one a directory of its own: %w", dir, ErrInUse, err)
 }

@@ -207,7 +207,7 @@ func (t *diskTx) fold() error {
 	if err := t.p.apply(t.notes, pebble.Sync); err != nil {
 		return err
 	}
-	t.undo, t.adopted, t.w.overlay = nil, false, false
+	t.undo, t.adopted, t.w.overlay, t.w.made = nil, false, false, nil
 	if err := t.p.foldIn(t.drops); err != nil {
 		// It is decided, and cannot be undone: nothing may be written on top of it.
 		t.p.fail(err)
@@ -275,13 +275,13 @@ func (t *diskTx) publish(wake bool) {
 // abandon removes what the transaction has on disk. If that fails, it is done
 // at the next open.
 func (t *diskTx) abandon() {
-	if !t.w.spilled && !t.adopted || !t.p.ops.enter() {
+	if !t.w.spilled && !t.adopted && len(t.w.made) == 0 || !t.p.ops.enter() {
 		return
 	}
 	defer t.p.ops.leave()
 	b := t.p.newBatch()
 	defer func() { _ = b.Close() }()
-	undo := t.undo
+	undo := append(t.undo, t.w.made...)
 	if t.w.overlay {
 		undo = append(undo, keyRange{[]byte{spaceOverlay}, []byte{spaceOverlay + 1}})
 	}

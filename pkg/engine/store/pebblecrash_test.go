@@ -128,6 +128,7 @@ func TestPebbleCrash(t *testing.T) {
 			return
 		}
 		got := dumpStore(t, s)
+		checkPieces(t, s)
 		if err := s.Close(); err != nil {
 			t.Errorf("%s: Close: %v", c.at, err)
 		}

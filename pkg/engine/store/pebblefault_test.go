@@ -366,6 +366,7 @@ func TestPebbleDamage(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	slices.Reverse(files) // the newest first: older logs only wait to be used again
 	rng := rand.New(rand.NewPCG(11, 12))
 	tries, found := map[string]int{}, map[string]int{}
 	for _, file := range files {
@@ -485,7 +486,7 @@ func TestPebbleFormatAndLock(t *testing.T) {
 	}
 	name := filepath.Join(o.Dir, "FORMAT")
 	for content, want := range map[string]error{
-		"tributary store 2\n": ErrFormat, "tributary store\n": engine.ErrCorruptStore, "": engine.ErrCorruptStore, "tributary store 1\n": nil,
+		"tributary store 3\n": ErrFormat, "tributary store 2\n": nil, "tributary store\n": engine.ErrCorruptStore, "": engine.ErrCorruptStore, "tributary store 1\n": nil,
 	} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -503,6 +504,73 @@ func TestPebbleFormatAndLock(t *testing.T) {
 	}
 	if _, err := OpenPebble(o); !errors.Is(err, engine.ErrCorruptStore) {
 		t.Errorf("a store without FORMAT gave %v", err)
+	}
+}
+
+// A store that is opened on a full disk waits for room, says so, ends when it is told
+// to, and has everything when there is room.
+func TestPebbleOpenFull(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewCrashableMem()
+	p, err := OpenPebble(crashOptions(disk))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want string
+	w := &workload{t: t, rng: rand.New(rand.NewPCG(7, 8))}
+	w.run(p, 10, func(_ int, d string) { want = d }, func(int) {})
+	left := disk.CrashClone(vfs.CrashCloneCfg{})
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fs := &fullFS{FS: left}
+	o := crashOptions(fs)
+	o.Waits = func(full *DiskFullError) {
+		if !strings.Contains(full.Error(), "enlarge the volume") {
+			t.Errorf("it waits for %v", full)
+		}
+		fs.full.Store(false)
+	}
+	fs.full.Store(true)
+	if p, err = OpenPebbleContext(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o.Waits = func(*DiskFullError) { cancel() }
+	fs.full.Store(true)
+	if _, err := OpenPebbleContext(ctx, o); !errors.Is(err, context.Canceled) || !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("it was opened, or gave %v", err)
+	}
+	fs.full.Store(false)
+	for range 1000 { // what was given up lets go of the directory
+		if p, err = OpenPebble(o); !errors.Is(err, ErrInUse) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	v := p.View()
+	defer v.Close()
+	if got := dump(t, v); got != want {
+		t.Errorf("the store has\n%s\nand had\n%s", got, want)
+	}
+}
+
+// A directory that cannot be written is not one that another process has.
+func TestPebbleReadOnly(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "LOCK"), 0o700); err != nil { // what cannot be opened, also by root
+		t.Fatal(err)
+	}
+	if _, err := OpenPebble(PebbleOptions{Dir: dir}); err == nil || errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "it cannot be locked") {
+		t.Errorf("it gave %v", err)
 	}
 }
 
@@ -540,7 +608,12 @@ func TestPebbleKill(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(400+250*round) * time.Millisecond)
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat(dir + ".1"); err == nil { // the first is committed
+				break
+			}
+		}
+		time.Sleep(time.Duration(100+250*round) * time.Millisecond)
 		_ = cmd.Process.Signal(syscall.SIGKILL)
 		_ = cmd.Wait()
 		lines := strings.Split(out.String(), "\n")

@@ -277,8 +277,9 @@ type diskFile struct {
 	fs    *diskFS
 	name  string
 	proof *proof // nil: of no interest to the witness
-	size  int64  // written
-	safe  int64  // of it synced
+	// Flushes and compactions sync one directory at the same time.
+	size atomic.Int64 // written
+	safe atomic.Int64 // of it synced
 }
 
 func (f *diskFile) Write(p []byte) (n int, err error) {
@@ -288,7 +289,7 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 	err = f.fs.do(f.name, func() error {
 		m, err := f.File.Write(p[n:])
 		n += m
-		f.size += int64(m)
+		f.size.Add(int64(m))
 		if err == nil && n < len(p) {
 			err = io.ErrShortWrite
 		}
@@ -345,8 +346,8 @@ func (f *diskFile) sync2(fn func() error) error {
 // rewrite writes what has not been synced over itself.
 func (f *diskFile) rewrite() error {
 	buf := make([]byte, 64<<10)
-	for at := f.safe; at < f.size; {
-		n, err := f.File.ReadAt(buf[:min(int64(len(buf)), f.size-at)], at)
+	for at, end := f.safe.Load(), f.size.Load(); at < end; {
+		n, err := f.File.ReadAt(buf[:min(int64(len(buf)), end-at)], at)
 		if n == 0 {
 			return err
 		}
@@ -359,7 +360,7 @@ func (f *diskFile) rewrite() error {
 }
 
 func (f *diskFile) synced() {
-	f.safe = f.size
+	f.safe.Store(f.size.Load())
 	if f.proof != nil {
 		f.proof.synced()
 	}

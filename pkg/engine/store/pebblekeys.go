@@ -11,10 +11,14 @@ import (
 // kept in memory too, and read whole at open.
 const (
 	spaceBlock   = 'b' // be32(log) be64(seq) → block
+	spaceBlockIn = 'B' // be32(log) be64(seq) be32(i) → a piece of a block's payload
 	spaceIndex   = 'i' // be32(log) be64(seq) → blockMeta
 	spaceMeta    = 'm' // see below
 	spaceOverlay = 'o' // a key of another space → op, value: of a transaction that does not fit in memory
+	spacePlace   = 'p' // be32(log) be64(place) → table key: see engine.Tx.Place
+	spacePlaced  = 'q' // be32(log) table key → be64(place)
 	spaceRow     = 'r' // be32(table) key → row
+	spaceRowIn   = 'R' // be32(table) be64(id) be32(i) → a piece of a row
 	spaceTomb    = 't' // be32(table) be64(time) key → shape: tombstones by age
 
 	metaCursor    = 'c'
@@ -70,18 +74,19 @@ func rangeOf(space byte, n uint32) keyRange {
 }
 
 func tableRanges(table uint32) []keyRange {
-	return []keyRange{rangeOf(spaceRow, table), rangeOf(spaceTomb, table)}
+	return []keyRange{rangeOf(spaceRow, table), rangeOf(spaceTomb, table), rangeOf(spaceRowIn, table)}
 }
 
 func logRanges(log uint32) []keyRange {
-	return []keyRange{rangeOf(spaceBlock, log), rangeOf(spaceIndex, log)}
+	return []keyRange{rangeOf(spaceBlock, log), rangeOf(spaceBlockIn, log), rangeOf(spaceIndex, log), rangeOf(spacePlace, log), rangeOf(spacePlaced, log)}
 }
 
 // Rows. A row is
 //
 //	uvarint(2*shape + deleted) uvarint(time) uvarint(major) uvarint(minor) row
 //
-// with shape as in a slab of the memory store.
+// with shape as in a slab of the memory store. Of a large one, what pebblelarge.go says stands before it, and
+// no bytes of the row.
 
 // maxRowHeader is the most that a row takes beside its bytes.
 const maxRowHeader = 4 * binary.MaxVarintLen64
@@ -99,21 +104,21 @@ func appendRowHeader(dst []byte, r *engine.Record, shape uint32) []byte {
 
 var errDamaged = errors.New("the value is damaged")
 
-// decodeRow reads a row. Its memory is that of v.
-func decodeRow(v []byte) (e entry, err error) {
+// decodeRow reads a row, or all of it but what is in pieces. Its memory is that of v.
+func decodeRow(v []byte) (e entry, in pieces, err error) {
 	d := decoder{b: v}
-	form := d.uvarint()
+	in, form := d.pieces()
 	e.shape, e.deleted = uint32(form>>1), form&1 != 0
 	e.time = d.uvarint()
 	e.version.Major = d.uvarint()
 	e.version.Minor = uint32(d.uvarint())
-	if d.bad || form>>33 != 0 || e.deleted && len(d.b) > 0 {
-		return entry{}, errDamaged
+	if d.bad || form>>33 != 0 || (e.deleted || in.n > 0) && len(d.b) > 0 {
+		return entry{}, pieces{}, errDamaged
 	}
 	if !e.deleted {
 		e.row = d.b
 	}
-	return e, nil
+	return e, in, nil
 }
 
 // decoder reads what the append functions wrote. Once something is missing, bad
@@ -133,8 +138,9 @@ func (d *decoder) uvarint() uint64 {
 	return v
 }
 
-func (d *decoder) bytes() []byte {
-	n := d.uvarint()
+func (d *decoder) bytes() []byte { return d.take(d.uvarint()) }
+
+func (d *decoder) take(n uint64) []byte {
 	if n > uint64(len(d.b)) {
 		d.b, d.bad = nil, true
 		return nil
@@ -195,6 +201,12 @@ func appendStamp(dst []byte, s engine.Stamp) []byte {
 
 func metaKey(kind byte) []byte { return append(make([]byte, 0, 48), spaceMeta, kind) }
 
+// What a stored column says with bits.
+const (
+	columnKey  = 1 << iota // part of the key
+	columnBase             // the type by which it is compared follows
+)
+
 func appendSchema(dst []byte, s *engine.Schema) []byte {
 	dst = appendTable(binary.AppendUvarint(dst, uint64(s.ID)), s.Table)
 	dst = binary.AppendUvarint(dst, uint64(s.RelationOID))
@@ -207,10 +219,15 @@ func appendSchema(dst []byte, s *engine.Schema) []byte {
 		dst = binary.AppendUvarint(dst, uint64(c.TypeOID))
 		dst = appendStr(dst, c.TypeName)
 		dst = binary.AppendUvarint(dst, uint64(uint32(c.TypeMod)))
+		var flags byte
 		if c.Key {
-			dst = append(dst, 1)
-		} else {
-			dst = append(dst, 0)
+			flags |= columnKey
+		}
+		if c.BaseOID != 0 {
+			flags |= columnBase
+		}
+		if dst = append(dst, flags); flags&columnBase != 0 {
+			dst = appendStr(binary.AppendUvarint(dst, uint64(c.BaseOID)), c.BaseName)
 		}
 	}
 	return dst
@@ -234,17 +251,22 @@ func (d *decoder) schema() *engine.Schema {
 		return s
 	}
 	for range n {
-		s.Columns = append(s.Columns, engine.Column{
-			Name: d.str(), Number: int16(d.uvarint()), TypeOID: uint32(d.uvarint()), TypeName: d.str(),
-			TypeMod: int32(uint32(d.uvarint())), Key: d.byte() != 0,
-		})
+		c := engine.Column{
+			Name: d.str(), Number: int16(d.uvarint()), TypeOID: uint32(d.uvarint()), TypeName: d.str(), TypeMod: int32(uint32(d.uvarint())),
+		}
+		flags := d.byte()
+		if c.Key = flags&columnKey != 0; flags&columnBase != 0 {
+			c.BaseOID, c.BaseName = uint32(d.uvarint()), d.str()
+		}
+		s.Columns = append(s.Columns, c)
 	}
 	return s
 }
 
-// appendBlock encodes a block; its payload is kept as it is. shapeOf numbers a
-// schema of the block's log.
-func appendBlock(dst []byte, b *engine.Block, shapeOf func(*engine.Schema) uint32) []byte {
+// appendBlockHead encodes what comes before a block's payload, which is kept as it is. shapeOf
+// numbers a schema. The block's own schemas and those of other logs are one list,
+// since a shape names its log.
+func appendBlockHead(dst []byte, log engine.LogID, b *engine.Block, shapeOf func(engine.LogID, *engine.Schema) uint32) []byte {
 	dst = appendStr(appendStr(dst, b.Prev), b.Position)
 	dst = binary.AppendUvarint(dst, uint64(b.Time))
 	dst = binary.AppendUvarint(dst, uint64(b.Changes))
@@ -253,9 +275,12 @@ func appendBlock(dst []byte, b *engine.Block, shapeOf func(*engine.Schema) uint3
 		part |= 1
 	}
 	dst = binary.AppendUvarint(dst, part)
-	dst = binary.AppendUvarint(dst, uint64(len(b.Schemas)))
+	dst = binary.AppendUvarint(dst, uint64(len(b.Schemas)+len(b.Others)))
 	for _, s := range b.Schemas {
-		dst = binary.AppendUvarint(dst, uint64(shapeOf(s)))
+		dst = binary.AppendUvarint(dst, uint64(shapeOf(log, s)))
+	}
+	for _, o := range b.Others {
+		dst = binary.AppendUvarint(dst, uint64(shapeOf(o.Log, o.Schema)))
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(b.Ends)))
 	offset, changes := 0, 0
@@ -265,28 +290,33 @@ func appendBlock(dst []byte, b *engine.Block, shapeOf func(*engine.Schema) uint3
 		dst = binary.AppendUvarint(dst, uint64(e.Changes-changes))
 		offset, changes = e.Offset, e.Changes
 	}
-	return append(dst, b.Payload...)
+	return dst
 }
 
-// decodeBlock reads a block into memory of its own.
-func decodeBlock(v []byte, shapeAt func(uint64) *shape) (*engine.Block, error) {
+// decodeBlock reads a block of a log into memory of its own, or all of it but what is in pieces.
+func decodeBlock(v []byte, log engine.LogID, shapeAt func(uint64) *shape) (*engine.Block, pieces, error) {
 	d := decoder{b: v}
-	b := &engine.Block{Prev: engine.Position(d.str()), Position: engine.Position(d.str()), Time: engine.Time(d.uvarint()), Changes: int(d.uvarint())}
+	in, prev := d.pieces()
+	b := &engine.Block{Prev: engine.Position(d.take(prev)), Position: engine.Position(d.str()), Time: engine.Time(d.uvarint()), Changes: int(d.uvarint())}
 	part := d.uvarint()
 	b.Part, b.Last = uint32(part>>1), part&1 != 0
 	n := d.uvarint()
 	if n > uint64(len(d.b)) {
-		return nil, errDamaged
+		return nil, in, errDamaged
 	}
 	for range n {
 		sh := shapeAt(d.uvarint())
 		if sh == nil {
-			return nil, errDamaged
+			return nil, in, errDamaged
 		}
-		b.Schemas = append(b.Schemas, sh.schema)
+		if sh.log == log {
+			b.Schemas = append(b.Schemas, sh.schema)
+		} else {
+			b.Others = append(b.Others, engine.LogSchema{Log: sh.log, Schema: sh.schema})
+		}
 	}
 	if n = d.uvarint(); n > uint64(len(d.b)) {
-		return nil, errDamaged
+		return nil, in, errDamaged
 	}
 	if n > 0 {
 		b.Ends = make([]engine.End, n)
@@ -302,11 +332,13 @@ func decodeBlock(v []byte, shapeAt func(uint64) *shape) (*engine.Block, error) {
 			b.Ends[i] = engine.End{Position: engine.Position(p), Offset: offset, Changes: changes}
 		}
 	}
-	if d.bad || offset < 0 || offset > len(d.b) {
-		return nil, errDamaged
+	if size := len(d.b) + in.size; d.bad || offset < 0 || offset > size || in.n > 0 && len(d.b) > 0 {
+		return nil, in, errDamaged
 	}
-	b.Payload = append(make([]byte, 0, len(d.b)), d.b...)
-	return b, nil
+	if in.n == 0 {
+		b.Payload = append(make([]byte, 0, len(d.b)), d.b...)
+	}
+	return b, in, nil
 }
 
 // blockMeta is what is known of a block without reading it.
@@ -316,6 +348,7 @@ type blockMeta struct {
 	changes  int
 	part     uint32
 	last     bool
+	pieces   int // of its payload
 }
 
 func (m *blockMeta) append(dst []byte) []byte {
@@ -325,7 +358,10 @@ func (m *blockMeta) append(dst []byte) []byte {
 	if m.last {
 		part |= 1
 	}
-	return binary.AppendUvarint(dst, part)
+	if dst = binary.AppendUvarint(dst, part); m.pieces > 0 {
+		dst = binary.AppendUvarint(dst, uint64(m.pieces))
+	}
+	return dst
 }
 
 func decodeBlockMeta(v []byte) (m blockMeta, err error) {
@@ -333,6 +369,9 @@ func decodeBlockMeta(v []byte) (m blockMeta, err error) {
 	m = blockMeta{position: engine.Position(d.str()), size: int(d.uvarint()), changes: int(d.uvarint())}
 	part := d.uvarint()
 	m.part, m.last = uint32(part>>1), part&1 != 0
+	if len(d.b) > 0 {
+		m.pieces = int(d.uvarint())
+	}
 	if !d.done() {
 		return m, errDamaged
 	}

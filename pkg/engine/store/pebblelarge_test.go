@@ -66,8 +66,8 @@ func TestPebbleLargeTable(t *testing.T) {
 	}
 	for i := 0; i < rows; i += 3 {
 		r := record(i, benchStart+1)
-		if ok, err := tx.Merge(&r); err != nil || !ok {
-			t.Fatal(ok, err)
+		if o, err := tx.Merge(&r); err != nil || !o.Applied() {
+			t.Fatal(o, err)
 		}
 		if i%3000 == 0 {
 			look()

@@ -6,12 +6,14 @@ import (
 	"io"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
 // entryReader reads a log's entries by number.
 type entryReader interface {
 	get(key []byte) ([]byte, io.Closer, error)
+	reader() pebble.Reader // of pieces
 	// entries calls fn for the entries from a number on, until it returns false.
 	entries(l *diskLog, from uint64, fn func(seq uint64, value []byte) (bool, error)) error
 }
@@ -41,7 +43,10 @@ func (p *Pebble) readLog(l *diskLog, after engine.Position, part uint32, maxByte
 		return nil, nil
 	}
 	err = from.entries(l, seq, func(seq uint64, v []byte) (bool, error) {
-		b, err := decodeBlock(v, p.shapes.find)
+		b, in, err := decodeBlock(v, l.id, p.shapes.find)
+		if err == nil && in.n > 0 {
+			b.Payload, err = readPieces(from.reader(), spaceBlockIn, l.num, in)
+		}
 		if err != nil {
 			return false, fmt.Errorf("%w: entry %d", err, seq)
 		}

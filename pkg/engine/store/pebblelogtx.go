@@ -65,11 +65,20 @@ func (t *diskTx) append(l *diskLog, b *engine.Block) error {
 		l.oldest = l.head
 	}
 	p := t.p
-	t.val = appendBlock(t.val[:0], b, func(s *engine.Schema) uint32 { return t.w.shape.number(p.shapes, l.id, s) })
 	m := blockMeta{position: b.Position, changes: b.Changes, part: b.Part, last: b.Last}
-	m.size = len(t.val) + len(b.Position) + 32 // about: with what is kept beside it
+	t.val = t.val[:0]
+	payload := b.Payload
+	if p.large(len(payload)) {
+		in, err := t.w.setPieces(spaceBlockIn, l.num, l.next, payload)
+		if err != nil {
+			return p.commitError(err)
+		}
+		m.pieces, t.val, payload = in.n, in.append(t.val), nil
+	}
+	t.val = appendBlockHead(t.val, l.id, b, func(log engine.LogID, s *engine.Schema) uint32 { return t.w.shape.number(p.shapes, log, s) })
+	m.size = len(t.val) + len(b.Payload) + len(b.Position) + 32 // about: with what is kept beside it
 	t.w.key = blockKey(t.w.key[:0], spaceBlock, l.num, l.next)
-	t.w.set(t.w.key, t.val, nil)
+	t.w.set(t.w.key, t.val, payload)
 	t.val = m.append(t.val[:0])
 	t.w.key = blockKey(t.w.key[:0], spaceIndex, l.num, l.next)
 	t.w.set(t.w.key, t.val, nil)
@@ -186,7 +195,7 @@ const pointDeletes = 256
 // trimOldest removes the oldest transaction of a log, with all its parts, unless
 // it is past a position.
 func (t *diskTx) trimOldest(l *diskLog, notPast engine.Position) (past bool, err error) {
-	from := l.first
+	from, large := l.first, false
 	for seq, last := from, false; !last && seq < l.next; seq++ {
 		m, err := l.meta(seq, t)
 		if err != nil {
@@ -200,12 +209,14 @@ func (t *diskTx) trimOldest(l *diskLog, notPast engine.Position) (past bool, err
 		}
 		l.first = seq + 1
 		l.changes -= m.changes
+		large = large || m.pieces > 0
 		t.grow(l, -m.size)
 	}
 	if n := len(t.cuts); n > 0 && t.cuts[n-1].log == l.num && t.cuts[n-1].to == from {
 		t.cuts[n-1].to = l.first
+		t.cuts[n-1].large = large || t.cuts[n-1].large
 	} else {
-		t.cuts = append(t.cuts, cut{l.num, from, l.first})
+		t.cuts = append(t.cuts, cut{l.num, from, l.first, large})
 	}
 	return false, nil
 }
@@ -215,11 +226,15 @@ func (t *diskTx) trimOldest(l *diskLog, notPast engine.Position) (past bool, err
 type cut struct {
 	log      uint32
 	from, to uint64
+	large    bool // some are in pieces
 }
 
 // ranges returns the keys of the entries.
 func (c cut) ranges() (out []keyRange) {
-	for _, space := range []byte{spaceBlock, spaceIndex} {
+	for _, space := range []byte{spaceBlock, spaceBlockIn, spaceIndex} {
+		if space == spaceBlockIn && !c.large {
+			continue
+		}
 		out = append(out, keyRange{blockKey(nil, space, c.log, c.from), blockKey(nil, space, c.log, c.to)})
 	}
 	return out
@@ -234,6 +249,11 @@ func (c cut) remove(b *pebble.Batch) error {
 			}
 		}
 		return nil
+	}
+	if c.large {
+		if err := b.DeleteRange(blockKey(nil, spaceBlockIn, c.log, c.from), blockKey(nil, spaceBlockIn, c.log, c.to), nil); err != nil {
+			return err
+		}
 	}
 	var key []byte
 	for seq := c.from; seq < c.to; seq++ {
@@ -265,6 +285,8 @@ func (t *diskTx) ReadPart(log engine.LogID, after engine.Position, part uint32, 
 	}
 	return t.p.readLog(l, after, part, maxBytes, t)
 }
+
+func (t *diskTx) reader() pebble.Reader { return t.p.db }
 
 // entries calls fn for the entries of a log from a number on.
 func (t *diskTx) entries(l *diskLog, from uint64, fn func(seq uint64, value []byte) (bool, error)) error {

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -26,8 +27,10 @@ type diskTable struct {
 	num   uint32 // its rows are under; another when it is adopted
 	live  int    // rows that are not tombstones
 	tombs int
-	bytes int    // of live rows: keys and rows
-	owner uint64 // seq of the root it is being written for
+	bytes int // of live rows: keys and rows
+	// values numbers the next row that is kept in pieces.
+	values uint64
+	owner  uint64 // seq of the root it is being written for
 }
 
 // diskLog is one log as of a root: immutable once that is published. Its
@@ -96,7 +99,7 @@ func comparatorName(c engine.Comparator) string {
 func (t *diskTable) key() []byte { return appendTable(metaKey(metaTable), t.name) }
 
 func (t *diskTable) value(dst []byte) []byte {
-	return appendUvarints(dst, uint64(t.num), uint64(t.live), uint64(t.tombs), uint64(t.bytes))
+	return appendUvarints(dst, uint64(t.num), uint64(t.live), uint64(t.tombs), uint64(t.bytes), t.values)
 }
 
 func (l *diskLog) key() []byte { return appendLog(metaKey(metaLog), l.id) }
@@ -160,7 +163,7 @@ type loader struct {
 	folding bool
 	drops   []keyRange
 	later   []func() error // needs the shapes
-	tables  map[uint32]bool
+	tables  map[uint32]*diskTable
 	logs    map[uint32]*diskLog
 }
 
@@ -234,7 +237,11 @@ func (l *loader) item(key, v []byte) error {
 			return nil
 		})
 	case metaTable:
-		r.setTable(&diskTable{name: k.table(), num: uint32(d.uvarint()), live: int(d.uvarint()), tombs: int(d.uvarint()), bytes: int(d.uvarint())})
+		t := &diskTable{name: k.table(), num: uint32(d.uvarint()), live: int(d.uvarint()), tombs: int(d.uvarint()), bytes: int(d.uvarint())}
+		if len(d.b) > 0 { // none in a store of format 1
+			t.values = d.uvarint()
+		}
+		r.setTable(t)
 	case metaLog:
 		j := &diskLog{front: front{id: k.log()}, num: uint32(d.uvarint()), first: d.uvarint(), next: d.uvarint(), bytes: int(d.uvarint()), changes: int(d.uvarint())}
 		j.time, j.complete = engine.Time(d.uvarint()), engine.Time(d.uvarint())
@@ -270,16 +277,16 @@ func (l *loader) item(key, v []byte) error {
 // sweep removes what no commit knows: stages, entries past the end of their
 // log, the beginnings of transactions that did not fit in memory.
 func (l *loader) sweep() error {
-	l.tables, l.logs = map[uint32]bool{}, map[uint32]*diskLog{}
+	l.tables, l.logs = map[uint32]*diskTable{}, map[uint32]*diskLog{}
 	l.root.tables.Scan(func(i item[engine.TableName, *diskTable]) bool {
-		l.tables[i.val.num] = true
+		l.tables[i.val.num] = i.val
 		return true
 	})
 	l.root.logs.Scan(func(i item[engine.LogID, *diskLog]) bool {
 		l.logs[i.val.num] = i.val
 		return true
 	})
-	for n := range l.tables {
+	for n := range maps.Keys(l.tables) {
 		l.p.nextTable.Store(max(l.p.nextTable.Load(), n))
 	}
 	for n := range maps.Keys(l.logs) {
@@ -292,7 +299,7 @@ func (l *loader) sweep() error {
 	if err != nil {
 		return err
 	}
-	for _, space := range []byte{spaceRow, spaceTomb, spaceBlock, spaceIndex} {
+	for _, space := range []byte{spaceRow, spaceRowIn, spaceTomb, spaceBlock, spaceBlockIn, spaceIndex} {
 		for ok := it.SeekGE([]byte{space}); ok && it.Key()[0] == space; {
 			d := decoder{b: it.Key()[1:]}
 			n := d.be32()
@@ -301,13 +308,24 @@ func (l *loader) sweep() error {
 				return fmt.Errorf("%w: key %q", errDamaged, it.Key())
 			}
 			r := rangeOf(space, n)
-			table := space == spaceRow || space == spaceTomb
-			j := l.logs[n]
+			known, next := false, uint64(math.MaxUint64)
+			switch t, j := l.tables[n], l.logs[n]; space {
+			case spaceRow, spaceTomb:
+				known = t != nil
+			case spaceRowIn:
+				if known = t != nil; known {
+					next = t.values
+				}
+			default:
+				if known = j != nil; known {
+					next = j.next
+				}
+			}
 			switch {
-			case table && !l.tables[n], !table && j == nil:
+			case !known:
 				err = drop(r)
-			case !table:
-				if r.from = blockKey(nil, space, n, j.next); it.SeekGE(r.from) && string(it.Key()) < string(r.to) {
+			case next < math.MaxUint64:
+				if r.from = blockKey(nil, space, n, next); it.SeekGE(r.from) && string(it.Key()) < string(r.to) {
 					err = drop(r)
 				}
 			}

@@ -17,14 +17,16 @@ type rowWriter struct {
 	p     *Pebble
 	batch *pebble.Batch
 	own   ownIndex
+	ahead ascents
 	shape shapeCache
 	// spilled is set once part of the transaction is on disk, overlay once that
 	// is so of something that a root refers to; fresh are the tables that no root
 	// knows.
 	spilled, overlay bool
 	fresh            map[uint32]bool
+	made             []keyRange // pieces that are on disk, of what a root refers to otherwise
 
-	key, other, head []byte // scratch
+	key, other, head, piece []byte // scratch
 }
 
 func newRowWriter(p *Pebble) *rowWriter {
@@ -35,7 +37,8 @@ func newRowWriter(p *Pebble) *rowWriter {
 func (w *rowWriter) reset() {
 	w.batch.Reset()
 	w.own.reset()
-	w.spilled, w.overlay = false, false
+	w.ahead.close()
+	w.spilled, w.overlay, w.made = false, false, w.made[:0]
 	clear(w.fresh)
 }
 
@@ -135,7 +138,7 @@ func ownRecord(repr []byte, at uint32) (key, value []byte, deleted bool) {
 }
 
 // get returns what is at a key, or nil. The value is valid until the next write
-// to the batch, or until done is closed if that is not nil.
+// to the batch or the next call, or until done is closed if that is not nil.
 func (w *rowWriter) get(key []byte) (v []byte, done io.Closer, err error) {
 	if at := w.own.find(w.batch.Repr(), key); at != 0 {
 		_, v, _ := ownRecord(w.batch.Repr(), at)
@@ -154,6 +157,11 @@ func (w *rowWriter) get(key []byte) (v []byte, done io.Closer, err error) {
 			return v, done, err
 		}
 	}
+	if key[0] == spaceRow && !w.direct(key) {
+		if v, ok, err := w.ahead.get(w.p.db, key); ok || err != nil {
+			return v, nil, err
+		}
+	}
 	return get(w.p.db, key)
 }
 
@@ -161,13 +169,15 @@ func (w *rowWriter) get(key []byte) (v []byte, done io.Closer, err error) {
 // so that it need not be hidden.
 func (w *rowWriter) direct(key []byte) bool {
 	switch key[0] {
-	case spaceRow, spaceTomb:
-		return w.fresh[binary.BigEndian.Uint32(key[1:])]
+	case spaceRow, spaceRowIn, spaceTomb:
+		return len(w.fresh) > 0 && w.fresh[binary.BigEndian.Uint32(key[1:])]
+	case spacePlace, spacePlaced:
+		return false
 	}
 	return true
 }
 
-// set writes a value that comes in two pieces.
+// set writes a value that is a head and a tail.
 func (w *rowWriter) set(key, head, tail []byte) {
 	at := uint32(max(len(w.batch.Repr()), batchHeader))
 	op := w.batch.SetDeferred(len(key), len(head)+len(tail))
@@ -185,66 +195,76 @@ func (w *rowWriter) delete(key []byte) {
 
 // put writes a record to a table, unless newer is set and its stamp is not
 // above what is there.
-func (w *rowWriter) put(t *diskTable, r *engine.Record, newer bool) (bool, error) {
+func (w *rowWriter) put(t *diskTable, r *engine.Record, newer bool) (engine.Outcome, error) {
 	w.key = rowKey(w.key[:0], t.num, r.Key)
-	if ok, err := w.replace(t, r, newer); !ok || err != nil {
-		return false, err
+	o, err := w.replace(t, r, newer)
+	if err == nil && o.Applied() {
+		err = w.write(t, r)
 	}
-	w.write(t, r)
-	return true, nil
+	return o, err
 }
 
 // write writes a record where none is. w.key is its key.
-func (w *rowWriter) write(t *diskTable, r *engine.Record) {
-	n := w.shape.number(w.p.shapes, r.Stamp.Log(), r.Schema)
-	w.head = appendRowHeader(w.head[:0], r, n)
-	w.set(w.key, w.head, r.Row)
+func (w *rowWriter) write(t *diskTable, r *engine.Record) error {
+	n := w.shape.forRecord(w.p.shapes, r.Stamp.Log(), r.Schema)
+	w.head = w.head[:0]
+	row := r.Row
+	if w.p.large(len(row)) {
+		in, err := w.setPieces(spaceRowIn, t.num, t.values, row)
+		if err != nil {
+			return w.p.commitError(err)
+		}
+		t.values++
+		w.head, row = in.append(w.head), nil
+	}
+	w.head = appendRowHeader(w.head, r, n)
+	w.set(w.key, w.head, row)
 	if r.Deleted {
 		t.tombs++
 		w.other = tombKey(w.other[:0], t.num, r.Stamp.Time, r.Key)
 		w.head = binary.AppendUvarint(w.head[:0], uint64(n))
 		w.set(w.other, w.head, nil)
-		return
+		return nil
 	}
 	t.live++
 	t.bytes += len(r.Key) + len(r.Row)
+	return nil
 }
 
-// replace takes what is at w.key out of the counts, to make room for r; ok is
-// false if it is to stay.
-func (w *rowWriter) replace(t *diskTable, r *engine.Record, newer bool) (ok bool, err error) {
+// replace takes what is at w.key out of the counts, to make room for r, unless
+// it is to stay.
+func (w *rowWriter) replace(t *diskTable, r *engine.Record, newer bool) (o engine.Outcome, err error) {
 	v, done, err := w.get(w.key)
 	if err != nil || v == nil {
-		return err == nil, w.p.rowError(err, t.name, r.Key)
+		return engine.Inserted, w.p.rowError(err, t.name, r.Key)
 	}
 	if done != nil {
 		defer func() { _ = done.Close() }()
 	}
-	e, err := decodeRow(v)
+	e, in, err := decodeRow(v)
 	if err != nil {
-		return false, w.p.rowError(err, t.name, r.Key)
+		return 0, w.p.rowError(err, t.name, r.Key)
 	}
-	if newer && !w.above(r.Stamp, &e) {
-		return false, nil
+	o = engine.Replaced
+	if newer {
+		sh := w.p.shapes.find(uint64(e.shape))
+		if sh == nil {
+			return 0, w.p.rowError(errDamaged, t.name, r.Key)
+		}
+		o = engine.OutcomeOver(r.Stamp, engine.Stamp{Time: engine.Time(e.time), Origin: sh.log.Origin, Epoch: sh.log.Epoch, Version: e.version})
 	}
-	w.forget(t, r.Key, &e)
-	return true, nil
+	if o.Applied() {
+		w.forget(t, r.Key, &e, in)
+	}
+	return o, nil
 }
 
-// above reports whether a stamp is above that of an entry.
-func (w *rowWriter) above(s engine.Stamp, e *entry) bool {
-	if uint64(s.Time) != e.time {
-		return uint64(s.Time) > e.time
-	}
-	sh := w.p.shapes.find(uint64(e.shape))
-	return sh == nil || s.Compare(engine.Stamp{Time: engine.Time(e.time), Origin: sh.log.Origin, Epoch: sh.log.Epoch, Version: e.version}) > 0
-}
-
-// forget takes an entry out of the counts.
-func (w *rowWriter) forget(t *diskTable, key []byte, e *entry) {
+// forget takes an entry out of the counts, and what it has beside its record out of the store.
+func (w *rowWriter) forget(t *diskTable, key []byte, e *entry, in pieces) {
 	if !e.deleted {
 		t.live--
-		t.bytes -= len(key) + len(e.row)
+		t.bytes -= len(key) + len(e.row) + in.size
+		w.deletePieces(t.num, in)
 		return
 	}
 	t.tombs--
@@ -259,9 +279,9 @@ func (w *rowWriter) remove(t *diskTable, key []byte) error {
 	if err != nil || v == nil {
 		return w.p.rowError(err, t.name, key)
 	}
-	e, err := decodeRow(v)
+	e, in, err := decodeRow(v)
 	if err == nil {
-		w.forget(t, key, &e)
+		w.forget(t, key, &e, in)
 		w.delete(w.key)
 	}
 	if done != nil {
@@ -270,9 +290,12 @@ func (w *rowWriter) remove(t *diskTable, key []byte) error {
 	return w.p.rowError(err, t.name, key)
 }
 
-// record fills r from a row's value. It shares the value's memory.
-func (p *Pebble) record(r *engine.Record, key, v []byte) error {
-	e, err := decodeRow(v)
+// record fills r from the value of a table's row. It shares the value's memory.
+func (p *Pebble) record(r *engine.Record, t *diskTable, key, v []byte, from pebble.Reader) error {
+	e, in, err := decodeRow(v)
+	if err == nil && in.n > 0 {
+		e.row, err = readPieces(from, spaceRowIn, t.num, in)
+	}
 	if err != nil {
 		return err
 	}
@@ -285,12 +308,12 @@ func (p *Pebble) record(r *engine.Record, key, v []byte) error {
 	return nil
 }
 
-// getRecord returns the record at a key, in memory of its own.
-func (p *Pebble) getRecord(t *diskTable, key []byte, get func([]byte) ([]byte, io.Closer, error)) (r engine.Record, ok bool, err error) {
+// getRecord returns the record at a key, in memory of its own. Pieces are read from the database, or a snapshot of it.
+func (p *Pebble) getRecord(t *diskTable, key []byte, from pebble.Reader, get func([]byte) ([]byte, io.Closer, error)) (r engine.Record, ok bool, err error) {
 	buf := rowKey(make([]byte, 0, numberedLen+len(key)), t.num, key)
 	v, done, err := get(buf)
 	if err == nil && v != nil {
-		err = p.record(&r, buf[numberedLen:], slices.Clone(v))
+		err = p.record(&r, t, buf[numberedLen:], slices.Clone(v), from)
 		ok = err == nil
 	}
 	if done != nil {
@@ -388,8 +411,8 @@ func (s *ownRows) value() (v []byte, deleted bool, err error) {
 func (s *ownRows) close() error { return nil }
 
 // scan calls fn for each record of a table from a key on, of layers of which
-// the first has the newest. It closes them.
-func (p *Pebble) scan(t *diskTable, layers []rows, over func() error, fn func(*engine.Record) bool) (err error) {
+// the first has the newest. It closes them. Pieces are read from the database, or a snapshot of it.
+func (p *Pebble) scan(t *diskTable, from pebble.Reader, layers []rows, over func() error, fn func(*engine.Record) bool) (err error) {
 	defer func() {
 		for _, l := range layers {
 			if e := l.close(); err == nil && e != nil {
@@ -413,7 +436,7 @@ func (p *Pebble) scan(t *diskTable, layers []rows, over func() error, fn func(*e
 		}
 		v, deleted, err := top.value()
 		if err == nil && !deleted {
-			err = p.record(&r, top.key()[numberedLen:], v)
+			err = p.record(&r, t, top.key()[numberedLen:], v, from)
 		}
 		if err != nil {
 			return p.rowError(err, t.name, top.key()[numberedLen:])

@@ -28,6 +28,7 @@ func (p *Pebble) NewStage(name engine.TableName) engine.Stage {
 	if !p.isClosed() {
 		s.table = &diskTable{name: name, num: p.nextTable.Add(1)}
 		s.w = newRowWriter(p)
+		s.w.fresh[s.table.num] = true
 	}
 	return s
 }
@@ -71,7 +72,9 @@ func (s *diskStage) Put(rs []engine.Record) error {
 		if bytes.Compare(r.Key, s.last) > 0 {
 			s.last = append(s.last[:0], r.Key...)
 			s.w.key = rowKey(s.w.key[:0], s.table.num, r.Key)
-			s.w.write(s.table, r)
+			if err := s.w.write(s.table, r); err != nil {
+				return err
+			}
 		} else if _, err := s.w.put(s.table, r, false); err != nil {
 			return err
 		}
@@ -97,7 +100,7 @@ func (s *diskStage) Get(key []byte) (r engine.Record, ok bool, err error) {
 		return r, false, err
 	}
 	defer s.leave()
-	return s.p.getRecord(s.table, key, s.w.get)
+	return s.p.getRecord(s.table, key, s.p.db, s.w.get)
 }
 
 // Scan calls fn for each record from a key on, as of its start.
@@ -112,7 +115,7 @@ func (s *diskStage) Scan(from []byte, fn func(*engine.Record) bool) error {
 	if err != nil {
 		return s.p.rowError(err, s.name, from)
 	}
-	return s.p.scan(&t, []rows{l}, s.gone, fn)
+	return s.p.scan(&t, s.p.db, []rows{l}, s.gone, fn)
 }
 
 func (s *diskStage) gone() error {

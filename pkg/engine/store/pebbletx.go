@@ -16,7 +16,7 @@ type diskTx struct {
 	diskReader
 	w        *rowWriter
 	notes    *pebble.Batch
-	val      []byte // scratch
+	val, by  []byte // scratch
 	last     *diskTable
 	tables   []*diskTable // written
 	logs     map[engine.LogID]struct{}
@@ -88,7 +88,7 @@ func (t *diskTx) Get(table engine.TableName, key []byte) (r engine.Record, ok bo
 	if n == nil {
 		return r, false, nil
 	}
-	return t.p.getRecord(n, key, t.get)
+	return t.p.getRecord(n, key, t.p.db, t.get)
 }
 
 // Scan calls fn for each record as of its start: fn may write.
@@ -115,7 +115,7 @@ func (t *diskTx) Scan(table engine.TableName, from []byte, fn func(*engine.Recor
 	}
 	t.scanning++
 	defer func() { t.scanning-- }()
-	return t.p.scan(n, layers, t.gone, fn)
+	return t.p.scan(n, t.p.db, layers, t.gone, fn)
 }
 
 // Put writes a record, whatever is there.
@@ -125,21 +125,26 @@ func (t *diskTx) Put(r *engine.Record) error {
 }
 
 // Merge writes a record if its stamp is above the one at its key.
-func (t *diskTx) Merge(r *engine.Record) (bool, error) { return t.put(r, true) }
+func (t *diskTx) Merge(r *engine.Record) (engine.Outcome, error) { return t.put(r, true) }
 
-func (t *diskTx) put(r *engine.Record, newer bool) (bool, error) {
+func (t *diskTx) put(r *engine.Record, newer bool) (engine.Outcome, error) {
 	if err := t.enter(); err != nil {
-		return false, err
+		return 0, err
 	}
 	defer t.leave()
 	if err := check(r); err != nil {
-		return false, err
+		return 0, err
 	}
-	ok, err := t.w.put(t.table(r.Schema.Table), r, newer)
-	if err != nil || !ok {
-		return false, err
+	o, err := t.w.put(t.table(r.Schema.Table), r, newer)
+	if err != nil || !o.Applied() {
+		return o, err
 	}
-	return true, t.room()
+	return o, t.room()
+}
+
+// MayHold reports whether a record of a table can be of an origin.
+func (t *diskTx) MayHold(table engine.TableName, origin string) bool {
+	return t.p.shapes.mayHold(table, origin)
 }
 
 // Remove takes a record out, leaving no tombstone.

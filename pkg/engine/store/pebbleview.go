@@ -64,6 +64,21 @@ func (v *diskReader) Logs() []engine.LogInfo {
 	return infos
 }
 
+// LogsOf returns the logs held of one origin.
+func (v *diskReader) LogsOf(origin string) (infos []engine.LogInfo) {
+	if v.gone() != nil {
+		return nil
+	}
+	v.root.logs.Ascend(item[engine.LogID, *diskLog]{key: engine.LogID{Origin: origin}}, func(i item[engine.LogID, *diskLog]) bool {
+		if i.key.Origin != origin {
+			return false
+		}
+		infos = append(infos, i.val.info())
+		return true
+	})
+	return infos
+}
+
 // Log returns what is held of a log.
 func (v *diskReader) Log(log engine.LogID) (engine.LogInfo, bool) {
 	if v.gone() != nil {
@@ -93,7 +108,7 @@ func (v *diskView) Get(table engine.TableName, key []byte) (r engine.Record, ok 
 	if t == nil {
 		return r, false, nil
 	}
-	return v.p.getRecord(t, key, v.get)
+	return v.p.getRecord(t, key, v.edition.snap, v.get)
 }
 
 // Scan calls fn for each record from a key on.
@@ -110,7 +125,7 @@ func (v *diskView) Scan(table engine.TableName, from []byte, fn func(*engine.Rec
 	if err != nil {
 		return v.p.rowError(err, table, from)
 	}
-	return v.p.scan(t, []rows{l}, v.gone, fn)
+	return v.p.scan(t, v.edition.snap, []rows{l}, v.gone, fn)
 }
 
 // ReadLog returns blocks that follow a position.
@@ -131,6 +146,8 @@ func (v *diskView) ReadPart(log engine.LogID, after engine.Position, part uint32
 	}
 	return v.p.readLog(l, after, part, maxBytes, v)
 }
+
+func (v *diskView) reader() pebble.Reader { return v.edition.snap }
 
 // entries calls fn for the entries of a log from a number on.
 func (v *diskView) entries(l *diskLog, from uint64, fn func(seq uint64, value []byte) (bool, error)) (err error) {

@@ -180,13 +180,15 @@ func (fs *diskFS) close() {
 // ErrFormat: the store was written by a newer version of Tributary.
 var ErrFormat = errors.New("the format of the store is not known")
 
-// format is what the file FORMAT says; readers of it refuse any other number.
+// format is what the file FORMAT says; readers of it refuse any number that they do not know.
+// In format 1, large values are in one piece: what is there can be read, and nothing is written so.
 const (
 	formatPrefix  = "tributary store "
-	formatVersion = "1"
+	formatBefore  = "1"
+	formatVersion = "2"
 )
 
-// checkFormat refuses a store of another format, and marks a new one.
+// checkFormat refuses a store of a newer format, and marks a new one, or one of the format before.
 func (fs *diskFS) checkFormat() error {
 	name := fs.PathJoin(fs.dir, "FORMAT")
 	f, err := fs.FS.Open(name)
@@ -207,11 +209,14 @@ func (fs *diskFS) checkFormat() error {
 	if !ok || !isNumber(version) {
 		return &CorruptError{fs.dir, name, "the format of the store", fmt.Errorf("it says %q", b)}
 	}
-	if version != formatVersion {
-		return fmt.Errorf("store %s: %w: it has format %s, and this version of Tributary reads format %s: "+
-			"run the newer version again, or give this one an empty directory", fs.dir, ErrFormat, version, formatVersion)
+	switch version {
+	case formatVersion:
+		return nil
+	case formatBefore:
+		return fs.writeFormat(name)
 	}
-	return nil
+	return fmt.Errorf("store %s: %w: it has format %s, and this version of Tributary reads formats up to %s: "+
+		"run the newer version again, or give this one an empty directory", fs.dir, ErrFormat, version, formatVersion)
 }
 
 func isNumber(s string) bool {

@@ -44,7 +44,11 @@ func (w *workload) record(s *engine.Schema) engine.Record {
 		Time: w.time, Origin: workLog.Origin, Epoch: workLog.Epoch, Version: engine.Version{Major: uint64(w.time)},
 	}}
 	if r.Deleted = w.rng.IntN(4) == 0; !r.Deleted {
-		r.Row = w.row(10 + w.rng.IntN(300))
+		size := 10 + w.rng.IntN(300)
+		if w.rng.IntN(40) == 0 {
+			size = 9000 // written by itself
+		}
+		r.Row = w.row(size)
 	}
 	return r
 }

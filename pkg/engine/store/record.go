@@ -116,6 +116,8 @@ type shapes struct {
 	mu     sync.Mutex
 	byAddr map[shape]uint32     // by the schema's address: the fast way
 	byForm map[shapeForm]uint32 // by what it says
+	held   []bool               // by number: a record has had it
+	wrote  map[tableOrigin]struct{}
 }
 
 type shapeForm struct {
@@ -124,11 +126,16 @@ type shapeForm struct {
 	form uint64
 }
 
+type tableOrigin struct {
+	table  engine.TableName
+	origin string
+}
+
 // maxAddrs bounds byAddr: callers may make a new Schema for every record.
 const maxAddrs = 4096
 
 func newShapes() *shapes {
-	s := &shapes{byAddr: map[shape]uint32{}, byForm: map[shapeForm]uint32{}}
+	s := &shapes{byAddr: map[shape]uint32{}, byForm: map[shapeForm]uint32{}, wrote: map[tableOrigin]struct{}{}}
 	s.all.Store(&[]shape{})
 	return s
 }
@@ -147,15 +154,46 @@ func (s *shapes) find(n uint64) *shape {
 func (s *shapes) put(sh shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := append(*s.all.Load(), sh)
-	s.all.Store(&all)
-	s.byForm[shapeForm{sh.log, sh.schema.ID, sh.schema.Fingerprint()}] = uint32(len(all) - 1)
+	s.holds(s.add(sh, shapeForm{sh.log, sh.schema.ID, sh.schema.Fingerprint()})) // or it may
 }
 
-// number returns the number of a shape, giving it one if it is new.
-func (s *shapes) number(log engine.LogID, schema *engine.Schema) uint32 {
+// add gives the next number to a shape. Callers hold mu.
+func (s *shapes) add(sh shape, form shapeForm) uint32 {
+	all := append(*s.all.Load(), sh)
+	s.all.Store(&all)
+	n := uint32(len(all) - 1)
+	s.byForm[form] = n
+	s.held = append(s.held, false)
+	return n
+}
+
+// holds notes that a record has a shape. Callers hold mu.
+func (s *shapes) holds(n uint32) {
+	if !s.held[n] {
+		s.held[n] = true
+		sh := s.at(n)
+		s.wrote[tableOrigin{sh.schema.Table, sh.log.Origin}] = struct{}{}
+	}
+}
+
+// mayHold reports whether a record of a table can be of an origin.
+func (s *shapes) mayHold(table engine.TableName, origin string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, ok := s.wrote[tableOrigin{table, origin}]
+	return ok
+}
+
+// number returns the number of a shape, giving it one if it is new. record says that it is for a
+// record.
+func (s *shapes) number(log engine.LogID, schema *engine.Schema, record bool) (n uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if record {
+			s.holds(n)
+		}
+	}()
 	addr := shape{log, schema}
 	if n, ok := s.byAddr[addr]; ok {
 		return n
@@ -163,10 +201,7 @@ func (s *shapes) number(log engine.LogID, schema *engine.Schema) uint32 {
 	form := shapeForm{log, schema.ID, schema.Fingerprint()}
 	n, known := s.byForm[form]
 	if !known {
-		all := append(*s.all.Load(), addr)
-		n = uint32(len(all) - 1)
-		s.all.Store(&all)
-		s.byForm[form] = n
+		n = s.add(addr, form)
 	}
 	if len(s.byAddr) >= maxAddrs {
 		clear(s.byAddr)
@@ -177,13 +212,24 @@ func (s *shapes) number(log engine.LogID, schema *engine.Schema) uint32 {
 
 // shapeCache remembers the last shape of one writer.
 type shapeCache struct {
-	last shape
-	n    uint32
+	last   shape
+	n      uint32
+	record bool
 }
 
+// number returns the number of a shape.
 func (c *shapeCache) number(s *shapes, log engine.LogID, schema *engine.Schema) uint32 {
-	if c.last.schema != schema || c.last.log != log {
-		c.last, c.n = shape{log, schema}, s.number(log, schema)
+	return c.give(s, log, schema, false)
+}
+
+// forRecord returns the number of a shape that a record is to have.
+func (c *shapeCache) forRecord(s *shapes, log engine.LogID, schema *engine.Schema) uint32 {
+	return c.give(s, log, schema, true)
+}
+
+func (c *shapeCache) give(s *shapes, log engine.LogID, schema *engine.Schema, record bool) uint32 {
+	if c.last.schema != schema || c.last.log != log || record && !c.record {
+		c.last, c.n, c.record = shape{log, schema}, s.number(log, schema, record), record
 	}
 	return c.n
 }

@@ -12,6 +12,7 @@ type root struct {
 	seq    uint64
 	tables *btree.BTreeG[item[engine.TableName, *table]]
 	logs   *btree.BTreeG[item[engine.LogID, *journal]]
+	places *places // nil until there is one
 }
 
 func newRoot() *root {
@@ -23,7 +24,7 @@ func newRoot() *root {
 }
 
 func (r *root) write() *root {
-	return &root{catalog: r.catalog.copy(), seq: r.seq + 1, tables: r.tables.Copy(), logs: r.logs.Copy()}
+	return &root{catalog: r.catalog.copy(), seq: r.seq + 1, tables: r.tables.Copy(), logs: r.logs.Copy(), places: r.places.copy()}
 }
 
 func (r *root) table(name engine.TableName) *table {
@@ -99,6 +100,21 @@ func (v *reader) Logs() []engine.LogInfo {
 	return infos
 }
 
+// LogsOf returns the logs held of one origin.
+func (v *reader) LogsOf(origin string) (infos []engine.LogInfo) {
+	if v.over.Load() {
+		return nil
+	}
+	v.root.logs.Ascend(item[engine.LogID, *journal]{key: engine.LogID{Origin: origin}}, func(i item[engine.LogID, *journal]) bool {
+		if i.key.Origin != origin {
+			return false
+		}
+		infos = append(infos, i.val.info())
+		return true
+	})
+	return infos
+}
+
 // Log returns what is held of a log.
 func (v *reader) Log(log engine.LogID) (engine.LogInfo, bool) {
 	if v.over.Load() {
@@ -126,6 +142,18 @@ func (v *reader) ReadPart(log engine.LogID, after engine.Position, part uint32, 
 		return nil, unknownLog(log)
 	}
 	return j.read(after, part, maxBytes)
+}
+
+// Places calls fn for each key that has a place in a log after one.
+func (v *reader) Places(log engine.LogID, after uint64, fn func(place uint64, table engine.TableName, key []byte) bool) error {
+	if err := v.failed(); err != nil {
+		return err
+	}
+	if v.root.log(log) == nil {
+		return unknownLog(log)
+	}
+	v.root.places.scan(log, after, fn)
+	return nil
 }
 
 // view is a root that is kept while it is looked at.

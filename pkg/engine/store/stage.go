@@ -41,7 +41,7 @@ func (s *stage) Put(rs []engine.Record) error {
 		if err := check(r); err != nil {
 			return err
 		}
-		s.table.put(r, s.shape.number(s.m.shapes, r.Stamp.Log(), r.Schema))
+		s.table.put(r, s.shape.forRecord(s.m.shapes, r.Stamp.Log(), r.Schema))
 	}
 	s.table.arena.seal()
 	s.count(s.table.arena.size.Load())

@@ -65,12 +65,6 @@ func (t *table) put(r *engine.Record, shape uint32) {
 	t.bytes += len(r.Key) + len(r.Row)
 }
 
-// newer reports whether a stamp is above the one at key, or there is none.
-func (t *table) newer(key []byte, s engine.Stamp) bool {
-	at, ok := t.rows.get(key)
-	return !ok || s.Compare(t.arena.stamp(at)) > 0
-}
-
 func (t *table) remove(key []byte) {
 	if old, ok := t.rows.remove(key); ok {
 		t.forget(old)

@@ -80,19 +80,25 @@ func (t *tx) PutSchema(log engine.LogID, s *engine.Schema) error {
 func (t *tx) Put(r *engine.Record) error {
 	n, err := t.target(r)
 	if err == nil {
-		n.put(r, t.m.lastShape.number(t.m.shapes, r.Stamp.Log(), r.Schema))
+		n.put(r, t.m.lastShape.forRecord(t.m.shapes, r.Stamp.Log(), r.Schema))
 	}
 	return err
 }
 
 // Merge writes a record if its stamp is above the one at its key.
-func (t *tx) Merge(r *engine.Record) (bool, error) {
+func (t *tx) Merge(r *engine.Record) (engine.Outcome, error) {
 	n, err := t.target(r)
-	if err != nil || !n.newer(r.Key, r.Stamp) {
-		return false, err
+	if err != nil {
+		return 0, err
 	}
-	n.put(r, t.m.lastShape.number(t.m.shapes, r.Stamp.Log(), r.Schema))
-	return true, nil
+	o := engine.Inserted
+	if at, ok := n.rows.get(r.Key); ok {
+		if o = engine.OutcomeOver(r.Stamp, n.arena.stamp(at)); !o.Applied() {
+			return o, nil
+		}
+	}
+	n.put(r, t.m.lastShape.forRecord(t.m.shapes, r.Stamp.Log(), r.Schema))
+	return o, nil
 }
 
 func (t *tx) target(r *engine.Record) (*table, error) {
@@ -116,6 +122,11 @@ func check(r *engine.Record) error {
 		return fmt.Errorf("table %s: a row of %d bytes cannot be stored: the limit is %d", r.Schema.Table, len(r.Row), maxRecord)
 	}
 	return nil
+}
+
+// MayHold reports whether a record of a table can be of an origin.
+func (t *tx) MayHold(table engine.TableName, origin string) bool {
+	return t.m.shapes.mayHold(table, origin)
 }
 
 // Remove takes a record out, leaving no tombstone.
@@ -258,6 +269,7 @@ func (t *tx) ResetLog(log engine.LogID, compare engine.Comparator, head engine.P
 	j := newJournal(log, compare, head, at, t.root.seq)
 	if old := t.root.log(log); old != nil {
 		t.replace(old)
+		t.root.places.drop(log)
 	} else {
 		t.replace(j)
 	}
@@ -272,6 +284,7 @@ func (t *tx) DropLog(log engine.LogID) error {
 	}
 	if old, ok := t.root.logs.Delete(item[engine.LogID, *journal]{key: log}); ok {
 		t.replace(old.val)
+		t.root.places.drop(log)
 	}
 	t.root.dropCursors(log)
 	return nil

@@ -1,4 +1,4 @@
-// Package auth says who a peer is and what it may read: by client certificates
+// Package auth says who a peer is and what it may read and write: by client certificates
 // and by bearer tokens, with permissions per table.
 //
 // Files are read again when they change, so that certificates and tokens are
@@ -27,10 +27,12 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 )
 
-// Rule lets an identity read tables.
+// Rule lets an identity read and write tables.
 type Rule struct {
 	Identity string             // * for everyone who is known
-	Tables   []engine.TableName // all when empty
+	Tables   []engine.TableName // that it may read; all when empty
+	Writes   []engine.TableName // that it may write; none when empty
+	Nodes    []string           // as which it may be read from, beside the one of its own name
 }
 
 // Config configures a Guard.
@@ -39,7 +41,8 @@ type Config struct {
 	// name is the identity, its content the token. Names that start with a dot are
 	// passed over. Empty: there are no tokens.
 	TokensDir string
-	// Rules say who may read what; without any, whoever is known may read all.
+	// Rules say who may read what, and who may write what; without any, whoever is
+	// known may read all, and write nothing.
 	Rules  []Rule
 	Logger *slog.Logger // nil: slog.Default()
 }
@@ -170,4 +173,35 @@ func (g *Guard) Permit(identity string, table engine.TableName) error {
 		}
 	}
 	return fmt.Errorf("%s may not read table %s: let it in the permissions of the node's configuration", identity, table)
+}
+
+// All reports whether an identity may read every table.
+func (g *Guard) All(identity string) bool {
+	return len(g.rules) == 0 || slices.ContainsFunc(g.rules, func(r Rule) bool {
+		return (r.Identity == "*" || r.Identity == identity) && len(r.Tables) == 0
+	})
+}
+
+// PermitNode says why an identity may not be read from as a node in a session that
+// it has dialled; nil if it may.
+func (g *Guard) PermitNode(identity, node string) error {
+	if identity == node {
+		return nil
+	}
+	for _, r := range g.rules {
+		if (r.Identity == "*" || r.Identity == identity) && slices.Contains(r.Nodes, node) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s may not be read from as node %s: let it by the nodes of its permission in the node's configuration", identity, node)
+}
+
+// PermitWrite says why an identity may not write a table; nil if it may.
+func (g *Guard) PermitWrite(identity string, table engine.TableName) error {
+	for _, r := range g.rules {
+		if (r.Identity == "*" || r.Identity == identity) && slices.Contains(r.Writes, table) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s may not write table %s: let it by the writes of its permission in the node's configuration", identity, table)
 }

@@ -57,9 +57,24 @@ func TestPermit(t *testing.T) {
 			t.Errorf("%v does not say what to do", err)
 		}
 	}
+	w, err := auth.NewGuard(auth.Config{Rules: []auth.Rule{{Identity: "app", Writes: []engine.TableName{orders}}, {Identity: "root"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.PermitWrite("app", orders); err != nil {
+		t.Error(err)
+	}
+	for who, table := range map[string]engine.TableName{"app": stock, "root": orders} {
+		if err := w.PermitWrite(who, table); err == nil || !strings.Contains(err.Error(), "writes of its permission") {
+			t.Errorf("%s may write %s: %v", who, table, err)
+		}
+	}
 	all, err := auth.NewGuard(auth.Config{})
 	if err != nil || all.Permit("anyone", engine.TableName{Schema: "a", Name: "b"}) != nil {
 		t.Error("without rules everything is permitted")
+	}
+	if all.PermitWrite("anyone", orders) == nil {
+		t.Error("without rules nobody may write")
 	}
 }
 

@@ -267,5 +267,8 @@ func (f *fresh) ClientHandshake(ctx context.Context, authority string, conn net.
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.ServerName != "" { // grpc would have the address's name win
+		authority = c.ServerName
+	}
 	return credentials.NewTLS(c).ClientHandshake(ctx, authority, conn)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
+	"github.com/tributary-dev/tributary/pkg/relay"
 )
 
 // Client keeps tables of a node in memory and tells what changes in them. It is
@@ -71,7 +72,8 @@ func WithLogger(l *slog.Logger) Option { return func(c *Config) { c.Logger = l }
 
 // WithSnapshotFile keeps what the client has in a file, for a quick start: New
 // reads it, and the client goes on from there if an upstream still has what it is
-// of. A file that is damaged, of other tables or of another topology is ignored,
+// of. While no upstream can be reached, what is read is what the file has: see
+// Stale. A file that is damaged, of other tables or of another topology is ignored,
 // and the log says why. It is written by Close, and every minute in which
 // something has changed. Each client needs a file of its own.
 func WithSnapshotFile(path string) Option { return func(c *Config) { c.snapshotFile = path } }
@@ -79,6 +81,12 @@ func WithSnapshotFile(path string) Option { return func(c *Config) { c.snapshotF
 // WithSnapshotEvery sets how often the snapshot file is written while the client
 // runs; by default every minute.
 func WithSnapshotEvery(d time.Duration) Option { return func(c *Config) { c.snapshotEvery = d } }
+
+// WithListener calls fn as ListenWithPosition does, from the first row on: what
+// Listen is told begins when it is called, and the client may have its tables by then.
+func WithListener(fn func(old, fresh *engine.Record, at engine.Position)) Option {
+	return func(c *Config) { c.listeners = append(c.listeners, fn) }
+}
 
 // New starts a client. Close it.
 func New(opts ...Option) (*Client, error) {
@@ -94,6 +102,9 @@ func New(opts ...Option) (*Client, error) {
 		return nil, fmt.Errorf("client: %w", err)
 	}
 	c := &Client{source: source, watched: watch(store.NewMemory(store.MemoryOptions{JournalBytes: 1 << 20}))}
+	for _, fn := range cfg.listeners {
+		c.watched.listen(fn)
+	}
 	c.engine = engine.New(engine.Options{NodeID: cfg.NodeID, Store: c.watched, Logger: cfg.Logger})
 	if cfg.snapshotFile != "" {
 		c.file = keepFile(source.cfg, c.watched)
@@ -146,9 +157,34 @@ func (c *Client) AwaitReady(ctx context.Context) error {
 	}
 }
 
+// Stale says whether what is read is what the snapshot file has, since no upstream
+// has been reached yet, and when the newest of it was committed at its origin. It
+// ends once the client has its tables from an upstream.
+func (c *Client) Stale() (asOf time.Time, stale bool) {
+	v, stale := c.view()
+	defer v.Close()
+	if !stale {
+		return time.Time{}, false
+	}
+	for _, l := range v.Logs() {
+		if at := l.Time.Wall(); l.Time > 0 && at.After(asOf) {
+			asOf = at
+		}
+	}
+	return asOf, true
+}
+
+// view returns what to read from, and whether it is the snapshot file's.
+func (c *Client) view() (v engine.View, stale bool) {
+	if v = c.engine.View(); c.file == nil {
+		return v, false
+	}
+	return c.file.view(v)
+}
+
 // Columns returns the columns of each table, those of its key marked.
 func (c *Client) Columns() map[engine.TableName][]engine.Column {
-	v := c.engine.View()
+	v, _ := c.view()
 	defer v.Close()
 	all := map[engine.TableName][]engine.Column{}
 	for _, t := range v.Tables() {
@@ -161,7 +197,7 @@ func (c *Client) Columns() map[engine.TableName][]engine.Column {
 
 // All returns a table's rows, in the order of their encoded keys.
 func (c *Client) All(table engine.TableName) ([]engine.Record, error) {
-	v := c.engine.View()
+	v, _ := c.view()
 	defer v.Close()
 	var rows []engine.Record
 	err := v.Scan(table, nil, func(r *engine.Record) bool {
@@ -179,7 +215,7 @@ func (c *Client) Get(table engine.TableName, key ...string) (row engine.Record, 
 	for _, v := range key {
 		k = engine.AppendKeyValue(k, v)
 	}
-	v := c.engine.View()
+	v, _ := c.view()
 	defer v.Close()
 	r, ok, err := v.Get(table, k)
 	if err != nil || !ok || r.Deleted {
@@ -188,10 +224,23 @@ func (c *Client) Get(table engine.TableName, key ...string) (row engine.Record, 
 	return *keep(&r), true, nil
 }
 
+// Counters returns the counters of a table that adds up over the leaves of a relay
+// tree: the sums of columns, and what each leaf has added to them in each of its
+// epochs.
+func (c *Client) Counters(table engine.TableName, columns ...string) ([]relay.Counter, error) {
+	v, _ := c.view()
+	defer v.Close()
+	var all []relay.Counter
+	err := relay.Counters(v, table, nil, columns, func(n relay.Counter) bool { all = append(all, n); return true })
+	return all, err
+}
+
 // Listen calls fn with each change of a row, in order: old is nil for a new
 // row, fresh for one that is gone. A baseline after a break is told as what it
-// changed. fn holds up the stream while it runs; it may call the client's
-// other methods. The function returned ends it.
+// changed. What is committed after Listen has been called is told, and what was there
+// before is not: to know of every row, call All after it, or use WithListener. fn
+// holds up the stream while it runs; it may call the client's other methods. The
+// function returned ends it.
 func (c *Client) Listen(fn func(old, fresh *engine.Record)) (stop func()) {
 	return c.ListenWithPosition(func(old, fresh *engine.Record, _ engine.Position) { fn(old, fresh) })
 }
@@ -217,7 +266,7 @@ func (c *Client) LastSourcePosition() engine.Position {
 
 // Cursors returns how far the client has got in each log.
 func (c *Client) Cursors() engine.Cursors {
-	v := c.engine.View()
+	v, _ := c.view()
 	defer v.Close()
 	all := engine.Cursors{}
 	for k, cur := range v.Cursors() {
@@ -238,15 +287,25 @@ func keep(r *engine.Record) *engine.Record {
 
 // singly delivers one transaction at a time, so that each change can be told
 // with the position of its own. Once connected, it first takes in the snapshot
-// file if there is one.
+// file if there is one; until then, the file is read from.
 type singly struct {
 	*Source
 	file *keptFile
 }
 
 func (s singly) Init(ctx context.Context, env engine.Env) (engine.Info, error) {
+	if s.file == nil {
+		return s.Source.Init(ctx, env)
+	}
+	report := env.Report
+	env.Report = func(reason string, err error) {
+		if reason == engine.ReasonNoHealthyParent {
+			s.file.serve(ctx)
+		}
+		report(reason, err)
+	}
 	info, err := s.Source.Init(ctx, env)
-	if err == nil && s.file != nil {
+	if err == nil {
 		err = s.file.takeIn(ctx, s.offered())
 	}
 	return info, err

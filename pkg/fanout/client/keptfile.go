@@ -8,9 +8,12 @@ import (
 	"log/slog"
 	"maps"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/store"
 )
 
 // keptFile keeps a client's snapshot file.
@@ -22,8 +25,14 @@ type keptFile struct {
 	log     *slog.Logger
 	store   *watchedStore
 
-	found *snapshotFile  // until taken in; of New, then of the source's goroutine
 	saved engine.Cursors // of the file; of run, then of close
+
+	mu    sync.Mutex
+	found *snapshotFile // until taken in, or found to be of no use
+
+	// stale is the file's content in a store of its own, to read from until the
+	// client's own has a cursor; nil at any other time.
+	stale atomic.Pointer[store.Memory]
 }
 
 // errNoUpstream: the upstream was lost before it could be asked.
@@ -52,6 +61,8 @@ func (k *keptFile) ignore(err error) {
 // takeIn makes the file the client's state, if the upstream goes on from it. It
 // does so once; what is not of use is left out, and the log says why.
 func (k *keptFile) takeIn(ctx context.Context, offers map[engine.LogID]bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.found == nil {
 		return nil
 	}
@@ -62,9 +73,13 @@ func (k *keptFile) takeIn(ctx context.Context, offers map[engine.LogID]bool) err
 	k.found = nil
 	defer found.close()
 	if err := found.carriedBy(offers); err != nil {
+		if !found.succeededBy(offers) { // else its rows are read until those of the new epoch are there
+			k.stale.Store(nil)
+		}
 		k.ignore(err)
 		return nil
 	}
+	defer k.stale.Store(nil)
 	tx, err := k.store.Begin(ctx)
 	if err != nil {
 		return err
@@ -79,6 +94,57 @@ func (k *keptFile) takeIn(ctx context.Context, offers map[engine.LogID]bool) err
 	}
 	k.log.Info("going on from the snapshot file", "file", k.path)
 	return nil
+}
+
+// serve lets the file be read from while no upstream can be.
+func (k *keptFile) serve(ctx context.Context) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.found == nil || k.stale.Load() != nil {
+		return
+	}
+	m := store.NewMemory(store.MemoryOptions{})
+	err := k.fill(ctx, m)
+	if err == nil {
+		err = k.found.rewind()
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		k.found.close()
+		k.found = nil
+		k.ignore(err)
+	default:
+		k.stale.Store(m)
+		k.log.Warn("no upstream can be reached: what is read is what the snapshot file has", "file", k.path)
+	}
+}
+
+func (k *keptFile) fill(ctx context.Context, m *store.Memory) error {
+	tx, err := m.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := k.found.load(tx, k.compare); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// view returns the view to read from, which is own or the file's, and whether it
+// is the file's. It closes own if it is not that.
+func (k *keptFile) view(own engine.View) (v engine.View, stale bool) {
+	m := k.stale.Load()
+	if m == nil {
+		return own, false
+	}
+	if len(own.Cursors()) > 0 {
+		k.stale.CompareAndSwap(m, nil)
+		return own, false
+	}
+	own.Close()
+	return m.View(), true
 }
 
 // run writes the file from time to time until ctx ends.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -22,16 +23,22 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
-// link is one session with one instance of an upstream.
+// link is one session with one instance of an upstream, or with a peer that has
+// dialled.
 type link struct {
-	reader   *Reader
-	upstream string // as configured
-	instance string // as dialled
+	reader   *core
+	upstream string // as configured; empty if the peer has dialled
+	instance string // as dialled, or where the peer is
 	since    time.Time
-	conn     *grpc.ClientConn
-	stream   grpc.BidiStreamingClient[wirepb.Frame, wirepb.Frame]
+	stream   *session.Sender
 	cancel   context.CancelFunc
-	wg       sync.WaitGroup // of its two goroutines
+	wg       sync.WaitGroup // of its goroutines
+
+	// Of a link that was dialled:
+	conn  *grpc.ClientConn
+	alive *atomic.Int64
+	bidi  grpc.BidiStreamingClient[wirepb.Frame, wirepb.Frame]
+	other func(*wirepb.Frame) error // takes the frames of the half that serves the peer; nil if there is none
 
 	// Under reader.mu:
 	machine   *session.Reader
@@ -77,7 +84,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 				continue
 			}
 			var l *link
-			if l, err = r.dial(ctx, address, in, timeout); err == nil {
+			if l, err = r.dial(ctx, address, in, timeout, false); err == nil {
 				return l, nil
 			}
 			if ctx.Err() != nil {
@@ -89,7 +96,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 }
 
 // dial opens a session with one instance and waits for its first advert.
-func (r *Reader) dial(ctx context.Context, address, instance string, timeout time.Duration) (*link, error) {
+func (r *core) dial(ctx context.Context, address, instance string, timeout time.Duration, mesh bool) (*link, error) {
 	creds := r.cfg.Credentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -107,37 +114,36 @@ func (r *Reader) dial(ctx context.Context, address, instance string, timeout tim
 	if host, _, err := net.SplitHostPort(address); err == nil && instance != address {
 		opts = append(opts, grpc.WithAuthority(host))
 	}
+	var alive atomic.Int64 // when bytes came last, as microseconds
+	opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return &livingConn{c, &alive, r.cfg.Now}, nil
+	}))
 	conn, err := grpc.NewClient("passthrough:///"+instance, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("dialling %s: %w", instance, err)
 	}
 	sctx, cancel := context.WithCancel(r.life)
-	l := &link{
-		reader: r, upstream: address, instance: instance, since: r.cfg.Now(), conn: conn, cancel: cancel,
-		ready: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
-	}
 	late := time.AfterFunc(timeout, cancel)
-	if l.stream, err = wirepb.NewReplicationClient(conn).Session(sctx); err != nil {
+	bidi, err := wirepb.NewReplicationClient(conn).Session(sctx)
+	if err != nil {
 		late.Stop()
 		cancel()
 		_ = conn.Close()
-		return nil, explain(instance, err, timeout)
+		return nil, r.cfg.explain(instance, err, timeout)
 	}
 	r.mu.Lock()
-	upward := []string(nil)
-	if r.cfg.Upward != nil {
-		upward = r.cfg.Upward()
-	}
-	var acts []session.Action
-	l.machine, acts = session.NewReader(session.ReaderConfig{
-		NodeID: r.cfg.NodeID, Name: r.cfg.Name, Software: r.cfg.Software, Scope: r.cfg.Scope, Compare: r.cfg.Compare,
-		Window: minWindow, Upward: upward, Places: r.places,
-		Limits: session.Limits{HandshakeTimeout: timeout},
-	}, r.cfg.Now())
-	l.perform(acts)
+	l := r.newLink(session.NewSender(bidi), session.ReaderConfig{
+		Assigned: mesh, Duplex: mesh && r.cfg.Serve != nil, Limits: session.Limits{HandshakeTimeout: timeout},
+	})
+	l.alive = &alive
+	l.upstream, l.instance, l.conn, l.bidi, l.cancel = address, instance, conn, bidi, cancel
 	r.mu.Unlock()
 	l.wg.Add(2)
-	go l.receive()
+	go l.receive(sctx)
 	go l.send(sctx)
 	select {
 	case <-l.ready:
@@ -155,39 +161,111 @@ func (r *Reader) dial(ctx context.Context, address, instance string, timeout tim
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return nil, explain(instance, l.err, timeout)
+	return nil, r.cfg.explain(instance, l.err, timeout)
 }
 
-// receive feeds the machine until the stream ends.
-func (l *link) receive() {
+// newLink returns a link over a stream, with the machine of cfg; mu is held.
+func (r *core) newLink(stream *session.Sender, cfg session.ReaderConfig) *link {
+	l := &link{
+		reader: r, since: r.cfg.Now(), stream: stream,
+		ready: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
+	}
+	cfg.NodeID, cfg.Name, cfg.Software, cfg.Scope, cfg.Compare = r.cfg.NodeID, r.cfg.Name, r.cfg.Software, r.cfg.Scope, r.cfg.Compare
+	cfg.Window, cfg.Places, cfg.Scalars, cfg.Vectors, cfg.Basic = minWindow, r.intake.Places(), r.intake.Scalars(), r.intake.Vectors(), r.cfg.Basic
+	if cfg.Assigned {
+		cfg.Elsewhere = func(origin string) bool { return r.intake.Over(origin) != nil }
+		cfg.Own = r.intake.Owns
+	}
+	cfg.Holder, cfg.Above = r.cfg.Holder, r.cfg.Above
+	if r.cfg.Upward != nil {
+		cfg.Upward = r.cfg.Upward()
+	}
+	var acts []session.Action
+	l.machine, acts = session.NewReader(cfg, r.cfg.Now())
+	r.links[l.machine] = l
+	l.perform(acts)
+	return l
+}
+
+// receive feeds the machine, and the half that serves the peer, until the stream
+// ends.
+func (l *link) receive(ctx context.Context) {
 	defer l.wg.Done()
 	defer close(l.gone)
 	for {
 		f := &wirepb.Frame{}
-		err := l.stream.RecvMsg(f)
+		err := l.bidi.RecvMsg(f)
+		if err == nil {
+			err = l.route(ctx, f)
+		}
 		if err != nil {
 			l.end(err)
 			return
 		}
-		r := l.reader
-		r.mu.Lock()
-		heads := l.perform(l.machine.Frame(r.cfg.Now(), f))
-		sink := r.sink
-		if sink == nil || len(heads) == 0 {
-			r.mu.Unlock()
-			continue
-		}
-		r.busy++ // the sink is in use until this is done
-		r.mu.Unlock()
-		for _, h := range heads {
-			sink.Head(h.Log, h.Position, h.Time)
-		}
-		r.mu.Lock()
-		if r.busy--; r.sink == nil {
-			r.bump()
-		}
-		r.mu.Unlock()
 	}
+}
+
+// route gives a frame of a link that was dialled to the half that it is for.
+func (l *link) route(ctx context.Context, f *wirepb.Frame) error {
+	mine, others := true, false
+	if l.other != nil {
+		mine, others = session.ForReader(f)
+	}
+	if mine {
+		l.take(f)
+	}
+	if f.GetHello() != nil && l.other == nil {
+		l.reader.mu.Lock()
+		duplex, peer := l.machine.Duplex(), l.machine.Peer()
+		l.reader.mu.Unlock()
+		if duplex {
+			half, err := l.reader.cfg.Serve(ctx, session.Caller{NodeID: peer, Address: l.instance, Identity: peer}, l.stream, l.end)
+			if err != nil {
+				return err
+			}
+			l.other, others = half, true
+		}
+	}
+	if others {
+		return l.other(f)
+	}
+	return nil
+}
+
+// take feeds the machine.
+func (l *link) take(f *wirepb.Frame) {
+	r := l.reader
+	r.mu.Lock()
+	todo := l.perform(l.machine.Frame(r.cfg.Now(), f))
+	sink := r.sink
+	if len(todo) == 0 {
+		r.mu.Unlock()
+		return
+	}
+	r.busy++                      // the sink is in use until this is done
+	provides := map[string]bool{} // origins: what others say of a head is not what is read
+	for _, a := range todo {
+		if a.Head != nil {
+			over := r.intake.Over(a.Head.Log.Origin)
+			provides[a.Head.Log.Origin] = over == l.machine || over == nil && l.machine.Shared()
+		}
+	}
+	r.mu.Unlock()
+	for _, a := range todo {
+		switch {
+		case a.Head != nil && sink != nil && provides[a.Head.Log.Origin]:
+			sink.Head(a.Head.Log, a.Head.Head)
+		case a.Witness != nil && r.cfg.Witness != nil:
+			r.cfg.Witness(a.Witness.Peer, a.Witness.Epoch, a.Witness.Time)
+		case a.Stable != nil && r.cfg.Told != nil:
+			r.cfg.Told(*a.Stable)
+		}
+	}
+	r.mu.Lock()
+	if r.busy--; r.sink == nil {
+		r.bump()
+	}
+	r.mu.Unlock()
 }
 
 // send is the one goroutine that sends on the stream; it also tells the machine
@@ -205,6 +283,7 @@ func (l *link) send(ctx context.Context) {
 			if silent := l.silent(); silent != l.suspect {
 				l.suspect = silent
 				l.reader.bump()
+				poke(l.reader.event)
 			}
 			l.reader.mu.Unlock()
 		case <-ctx.Done():
@@ -220,7 +299,7 @@ func (l *link) send(ctx context.Context) {
 			}
 		}
 		if ended {
-			_ = l.stream.CloseSend()
+			l.stream.CloseSend()
 			return
 		}
 	}
@@ -230,13 +309,36 @@ func (l *link) send(ctx context.Context) {
 // reader.mu is held. That is a reason to look for another upstream. It is none to
 // end the stream before there is one: the peer may only be busy, and if it is
 // gone grpc's keepalive will tell.
+//
+// A frame that is large, or comes slowly, is heard as it comes.
 func (l *link) silent() bool {
-	return l.machine.Complete() && l.reader.cfg.Now().Sub(l.machine.Heard()) >= l.reader.selector.policy.UnhealthyAfter
+	heard := l.machine.Heard()
+	if l.alive != nil {
+		if t := time.UnixMicro(l.alive.Load()); t.After(heard) {
+			heard = t
+		}
+	}
+	return l.machine.Complete() && l.reader.cfg.Now().Sub(heard) >= l.reader.policy.UnhealthyAfter
 }
 
-// perform does what the machine asks for; reader.mu is held. Heads are for the
-// caller to pass on without it.
-func (l *link) perform(acts []session.Action) (heads []*session.Head) {
+// livingConn notes when bytes come.
+type livingConn struct {
+	net.Conn
+	last *atomic.Int64
+	now  func() time.Time
+}
+
+func (c *livingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.last.Store(c.now().UnixMicro())
+	}
+	return n, err
+}
+
+// perform does what the machine asks for; reader.mu is held. What is returned is
+// for the caller to pass on without it.
+func (l *link) perform(acts []session.Action) (rest []session.Action) {
 	r := l.reader
 	for _, a := range acts {
 		switch {
@@ -245,11 +347,12 @@ func (l *link) perform(acts []session.Action) (heads []*session.Head) {
 			poke(l.wake)
 		case a.Deliver != nil:
 			r.enqueue(a.Deliver)
-		case a.Head != nil:
-			heads = append(heads, a.Head)
+		case a.Head != nil, a.Witness != nil, a.Stable != nil:
+			rest = append(rest, a)
 		case a.GoAway != nil:
 			l.goAway, l.awaySince = a.GoAway, r.cfg.Now()
 			r.bump()
+			poke(r.event)
 		case a.Offers:
 			if l.machine.Complete() {
 				select {
@@ -259,11 +362,12 @@ func (l *link) perform(acts []session.Action) (heads []*session.Head) {
 				}
 			}
 			r.bump()
+			poke(r.event)
 		case a.Close != nil:
 			l.finish(a.Close)
 		}
 	}
-	return heads
+	return rest
 }
 
 // finish notes why the link has ended; reader.mu is held.
@@ -275,6 +379,7 @@ func (l *link) finish(err error) {
 	close(l.done)
 	poke(l.wake)
 	l.reader.bump()
+	poke(l.reader.event)
 }
 
 // end is finish for an error of the stream.
@@ -300,7 +405,12 @@ func (l *link) close() {
 	}
 	l.cancel()
 	l.wg.Wait()
-	_ = l.conn.Close()
+	if l.conn != nil {
+		_ = l.conn.Close()
+	}
+	l.reader.mu.Lock()
+	delete(l.reader.links, l.machine)
+	l.reader.mu.Unlock()
 }
 
 func poke(c chan struct{}) {
@@ -312,7 +422,7 @@ func poke(c chan struct{}) {
 
 // explain makes an error of the stream one that a person can use. timeout is
 // why it was cut off from this side, if it was.
-func explain(instance string, err error, timeout time.Duration) error {
+func (cfg *Config) explain(instance string, err error, timeout time.Duration) error {
 	reason, text := engine.ReasonDisconnected, err.Error()
 	var e *session.Error
 	if errors.As(err, &e) {
@@ -324,10 +434,14 @@ func explain(instance string, err error, timeout time.Duration) error {
 	}
 	if s, ok := status.FromError(err); ok {
 		text = s.Message()
+		if why := tlsFault(instance, text, cfg.Credentials != nil); why != "" {
+			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: errors.New(why)}
+		}
 		switch {
-		case strings.Contains(text, "remote error: tls:"):
-			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: fmt.Errorf(
-				"upstream %s refuses the certificate of this node (%s): use one that the upstream's client authority has signed", instance, text)}
+		case strings.Contains(text, "server preface") && strings.Contains(text, "use of closed network connection"):
+			// This side has given up waiting: a peer that hangs, or a network that holds what
+			// is sent, behind something that accepts connections.
+			text = "it accepts connections and says nothing (" + text + ")"
 		case s.Code() == codes.Unimplemented,
 			s.Code() == codes.Unknown && strings.Contains(text, "content-type"),
 			strings.Contains(text, "server preface"), strings.Contains(text, "http2:"):

@@ -14,162 +14,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"google.golang.org/grpc/credentials"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 )
 
-// Config configures a Reader. NodeID is required; zero fields have defaults.
-// Without Upstreams a Reader waits for SetUpstreams.
-type Config struct {
-	NodeID    string
-	Name      string   // of the source; names the reader to the upstream beside NodeID
-	Upstreams []string // host:port, in order of preference
-	Policy    Policy
-	// Scope is what to read; nil: everything.
-	Scope *scope.Scope
-	// Compare orders positions; nil: PostgreSQL LSN order.
-	Compare     engine.Comparator
-	Credentials credentials.TransportCredentials // nil: none
-	// Token says who the reader is, beside or in place of a certificate; nil: nothing.
-	Token credentials.PerRPCCredentials
-	// Buffer bounds the bytes that wait to be applied, in all; default 64 MiB.
-	// While paused as much is taken in, and then no more.
-	Buffer   int64
-	Edges    *Edges          // shared with the node's server and its other readers
-	Upward   func() []string // ids of the nodes above this one through re-origination
-	Software string
-	Logger   *slog.Logger
-	// Resolve returns the instances that an address leads to; nil: Lookup.
-	Resolve func(ctx context.Context, address string) ([]string, error)
-	Now     func() time.Time
-	// Patience is how long Open tries before it says why it cannot; default 10 s.
-	Patience time.Duration
-
-	snapshotFile  string // of a Client
-	snapshotEvery time.Duration
-}
-
-// window bounds of one log, within Buffer.
-const (
-	minWindow = 128 << 10
-	maxWindow = 8 << 20
-)
-
 // Reader reads from one of several upstreams. Its calls come in the order
 // Open, Baseline if wanted, Stream; it may be opened again after that.
 type Reader struct {
-	cfg Config
+	core
 	lsn bool // positions are in the default order
 
-	mu         sync.Mutex
-	changed    chan struct{} // closed and replaced whenever something below changes
+	// Under mu:
 	selector   *selector
-	report     func(reason string, err error)
 	link       *link
 	left       string           // instance that was left last
 	failures   map[string]error // of this opening
 	remembered map[string]error // how the last attempt went, for status
 	spared     map[string]bool  // upstreams passed over once because going on there takes a snapshot
-	active     bool             // logs are subscribed to
-	streaming  bool             // in Stream, not Baseline
-	shares     int              // logs that share the buffer
-	places     session.Places
-	applied    map[engine.LogID]bool // has a cursor in the sink
-	acked      map[engine.LogID]ackedAt
-	sink       engine.Sink     // nil: deliveries wait
-	sinkCtx    context.Context // of sink
-	paused     bool
-	busy       int // deliveries being applied
-	fatal      error
-	origins    map[string]*applier
-	opened     bool
-	told       string   // the last state that was reported
-	reports    []func() // to be made, in order
-	reportWake chan struct{}
-
-	life context.Context // of one opening
-	end  context.CancelFunc
-	wg   sync.WaitGroup
-}
-
-type ackedAt struct {
-	cursor  engine.Cursor
-	durable bool
 }
 
 // NewReader returns a Reader.
 func NewReader(cfg Config) (*Reader, error) {
-	if cfg.NodeID == "" {
-		return nil, errors.New("a reader needs the id of its node")
-	}
 	lsn := cfg.Compare == nil
-	if lsn {
-		cfg.Compare = engine.CompareLSN
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
 	}
-	if cfg.Buffer == 0 {
-		cfg.Buffer = 64 << 20
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.Resolve == nil {
-		cfg.Resolve = Lookup
-	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	if cfg.Patience == 0 {
-		cfg.Patience = 10 * time.Second
-	}
-	return &Reader{
-		cfg: cfg, lsn: lsn, changed: make(chan struct{}), reportWake: make(chan struct{}, 1), selector: newSelector(cfg.Upstreams, cfg.Policy, rand.Float64),
-		report: func(string, error) {}, acked: map[engine.LogID]ackedAt{}, remembered: map[string]error{},
-	}, nil
-}
-
-// bump wakes whoever waits for a change; mu is held.
-func (r *Reader) bump() {
-	close(r.changed)
-	r.changed = make(chan struct{})
-}
-
-// wait waits until ok, which is called with mu held, returns true.
-func (r *Reader) wait(ctx context.Context, ok func() bool) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for !ok() {
-		c := r.changed
-		r.mu.Unlock()
-		select {
-		case <-c:
-		case <-ctx.Done():
-		}
-		r.mu.Lock()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// window is how many bytes of each log may wait to be applied; mu is held.
-func (r *Reader) window() int64 {
-	share := r.cfg.Buffer / int64(max(1, r.shares))
-	if r.paused {
-		return max(share, minWindow)
-	}
-	return min(max(share, minWindow), maxWindow)
+	r := &Reader{core: newCore(cfg, false), lsn: lsn, selector: newSelector(cfg.Upstreams, cfg.Policy, rand.Float64), remembered: map[string]error{}}
+	r.prepare()
+	return r, nil
 }
 
 // Open connects to the first upstream that can serve, and returns the tables it
@@ -178,28 +57,20 @@ func (r *Reader) window() int64 {
 func (r *Reader) Open(ctx context.Context, report func(reason string, err error)) ([]*engine.Schema, error) {
 	r.Close()
 	r.mu.Lock()
-	if report != nil {
-		r.report = report
-	}
-	r.failures, r.spared, r.places, r.applied = map[string]error{}, map[string]bool{}, session.Places{}, map[engine.LogID]bool{}
-	r.sink, r.active, r.streaming, r.fatal, r.busy, r.opened, r.told = nil, false, false, nil, 0, true, ""
-	r.origins = map[string]*applier{}
+	r.begin(ctx, report)
+	r.failures, r.spared = map[string]error{}, map[string]bool{}
 	r.selector.current, r.selector.leaving = "", false
-	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	life := r.life
-	r.wg.Add(2)
+	r.wg.Add(1)
 	r.mu.Unlock()
 	go func() {
 		defer r.wg.Done()
 		r.run(life)
 	}()
-	go func() {
-		defer r.wg.Done()
-		r.reporting(life)
-	}()
 	patience, cancel := context.WithTimeout(ctx, r.cfg.Patience)
 	defer cancel()
 	var schemas []*engine.Schema
+	found := false // the schemas of a relay's log are of other logs, and come with its rows
 	err := r.wait(patience, func() bool {
 		if r.link == nil {
 			return r.hopeless()
@@ -207,11 +78,12 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 		for _, o := range r.link.machine.Offers() {
 			if o.Wanted() {
 				schemas = slices.AppendSeq(schemas, maps.Values(o.Schemas))
+				found = found || len(o.Tables) > 0
 			}
 		}
 		return true
 	})
-	if len(schemas) > 0 {
+	if found {
 		for i, s := range schemas {
 			schemas[i] = r.cfg.Scope.Schema(s)
 		}
@@ -231,6 +103,8 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 	switch {
 	case none:
 		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: errors.New("no upstream is configured: waiting for one")}
+	case why == nil && err == nil:
+		why = &engine.SourceError{Reason: engine.ReasonTableNotFound, Err: errors.New("the upstream has no table that is wanted yet: waiting for one")}
 	case why == nil:
 		why = &engine.SourceError{Reason: engine.ReasonNoHealthyParent, Err: fmt.Errorf("no upstream has answered: %w", err)}
 	}
@@ -309,7 +183,7 @@ func (r *Reader) Baseline(ctx context.Context, sink engine.Sink) error {
 		n := 0
 		for _, o := range r.link.machine.Offers() {
 			if o.Wanted() {
-				if !r.applied[o.Log] {
+				if !r.intake.Applied(o.Log) {
 					return false
 				}
 				n++
@@ -339,99 +213,15 @@ func (r *Reader) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 func (r *Reader) start(ctx context.Context, sink engine.Sink, from engine.Cursors, stream bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sink, r.sinkCtx, r.streaming = sink, ctx, stream
-	if r.paused {
-		r.told = "" // the engine has just said otherwise
-		r.tell(engine.ReasonPaused, nil)
+	if r.gate(ctx, sink, from, stream) && r.link != nil {
+		r.activate(r.link)
 	}
-	if !r.active {
-		r.active = true
-		for k, c := range from {
-			if k.Scope == r.cfg.Scope.ID() {
-				r.places[k.Log] = &session.Place{Position: c.Position, Time: c.Time, Known: true}
-				r.applied[k.Log] = true
-			}
-		}
-		if r.link != nil {
-			r.activate(r.link)
-		}
-	}
-	r.wakeAll()
-	r.bump()
-}
-
-// stop closes the gate and waits until nothing is being applied.
-func (r *Reader) stop(ctx context.Context, err error) error {
-	r.mu.Lock()
-	r.sink = nil
-	if err == nil {
-		err = r.fatal
-	}
-	r.mu.Unlock()
-	// An apply in flight ends by itself, or with the context that it was given.
-	_ = r.wait(context.WithoutCancel(ctx), func() bool { return r.busy == 0 })
-	return err
 }
 
 // Close ends the reading and waits for it. The reader may be opened again.
 func (r *Reader) Close() {
-	r.mu.Lock()
-	if !r.opened {
-		r.mu.Unlock()
-		return
-	}
-	r.opened = false
-	r.end()
-	r.wakeAll()
-	r.bump()
-	r.mu.Unlock()
-	r.wg.Wait()
-	r.cfg.Edges.set(r, "", nil)
-}
-
-// Ack says that everything up to c has been applied; the upstream is told. An
-// older cursor than the last changes nothing.
-func (r *Reader) Ack(c engine.Cursor, durable bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.cfg.Compare(c.Position, r.acked[c.Log].cursor.Position) < 0 {
-		return
-	}
-	r.acked[c.Log] = ackedAt{c, durable}
-	if r.link != nil {
-		r.link.machine.Ack(c.CursorKey, c.Position, durable)
-	}
-}
-
-// LastAckedPosition returns the newest position acknowledged in log, or "".
-func (r *Reader) LastAckedPosition(log engine.LogID) engine.Position {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.acked[log].cursor.Position
-}
-
-// Pause stops delivery. What arrives is kept, within Config.Buffer; then the
-// upstream gets no more credit. Resume goes on without a snapshot.
-func (r *Reader) Pause() { r.setPaused(true) }
-
-// Resume undoes Pause.
-func (r *Reader) Resume() { r.setPaused(false) }
-
-func (r *Reader) setPaused(p bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.paused == p {
-		return
-	}
-	r.paused = p
-	if r.link != nil {
-		r.link.perform(r.link.machine.SetWindow(r.window()))
-	}
-	r.wakeAll()
-	if p {
-		r.tell(engine.ReasonPaused, nil)
-	} else if r.link != nil {
-		r.tell(engine.ReasonStreaming, nil)
+	if r.finish() {
+		r.cfg.Edges.set(&r.core, "", nil)
 	}
 }
 
@@ -440,6 +230,7 @@ func (r *Reader) setPaused(p bool) {
 func (r *Reader) SetUpstreams(addresses []string, p Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.policy = p.withDefaults()
 	r.selector.replace(addresses, p)
 	r.bump()
 }
@@ -462,6 +253,8 @@ type LogPlace struct {
 	Received engine.Position
 	Acked    engine.Position
 	Buffered int64 // bytes received and not applied
+	Counts   session.Counts
+	Held     string // why it is not applied; empty if it is
 }
 
 // UpstreamState is what is known of an upstream.
@@ -483,10 +276,7 @@ func (r *Reader) Status() Status {
 			}
 		}
 	}
-	for log, p := range r.places {
-		s.Logs = append(s.Logs, LogPlace{log, p.Position, r.acked[log].cursor.Position, p.Buffered})
-	}
-	slices.SortFunc(s.Logs, func(a, b LogPlace) int { return strings.Compare(a.Log.String(), b.Log.String()) })
+	s.Logs = r.logPlaces()
 	for _, u := range r.selector.all {
 		st := UpstreamState{Address: u.address}
 		if err := r.remembered[u.address]; err != nil {

@@ -19,7 +19,7 @@ func (r *Reader) run(ctx context.Context) {
 		changed := r.changed
 		r.observe()
 		c := r.selector.next(r.cfg.Now())
-		if l := r.link; l != nil && l.goAway != nil && c.do == connect && r.midSnapshot() && r.cfg.Now().Before(r.stayUntil()) {
+		if l := r.link; l != nil && l.goAway != nil && c.do == connect && r.intake.Baselining("") && r.cfg.Now().Before(r.stayUntil()) {
 			c = choice{do: wait, until: r.stayUntil()}
 		}
 		r.mu.Unlock()
@@ -61,8 +61,9 @@ func (r *Reader) observe() {
 	case l == nil:
 	case l.err != nil:
 		r.link = nil
+		r.intake.Ended(l.machine)
 		r.left = l.instance
-		err := explain(l.instance, l.err, 0)
+		err := r.cfg.explain(l.instance, l.err, 0)
 		r.cfg.Logger.Info("upstream lost", "peer", l.machine.Peer(), "address", l.instance, "error", err)
 		r.note(l.upstream, err)
 		r.selector.lost(now)
@@ -89,55 +90,11 @@ func (r *Reader) observe() {
 			if r.selector.find(l.upstream) != nil {
 				r.selector.leaving = false // it is well again, if it was not
 			}
-			r.tell(engine.ReasonStreaming, refusals(l.machine))
+			r.tell(engine.ReasonStreaming, r.lacking(l.machine))
 		case !r.selector.leaving && errors.As(err, &se):
 			r.note(l.upstream, err)
 			r.tell(se.Reason, err)
 			r.selector.leave(now, silent)
-		}
-	}
-}
-
-// tell reports the state once it streams; mu is held. The report is made apart,
-// since it may take locks of its own.
-func (r *Reader) tell(reason string, err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if reason == engine.ReasonStreaming {
-		switch {
-		case r.paused:
-			return
-		case !r.streaming && !r.active:
-			reason = engine.ReasonConnecting
-		case !r.streaming:
-			reason = engine.ReasonBaselining
-		}
-	}
-	if r.told == reason+text {
-		return
-	}
-	r.told = reason + text
-	report := r.report
-	r.reports = append(r.reports, func() { report(reason, err) })
-	poke(r.reportWake)
-}
-
-// reporting makes the reports until ctx ends.
-func (r *Reader) reporting(ctx context.Context) {
-	for {
-		select {
-		case <-r.reportWake:
-		case <-ctx.Done():
-			return
-		}
-		r.mu.Lock()
-		todo := r.reports
-		r.reports = nil
-		r.mu.Unlock()
-		for _, f := range todo {
-			f()
 		}
 	}
 }
@@ -150,16 +107,6 @@ func (r *Reader) note(address string, err error) {
 		return
 	}
 	r.failures[address], r.remembered[address] = err, err
-}
-
-// midSnapshot reports whether a baseline is on its way; mu is held.
-func (r *Reader) midSnapshot() bool {
-	for _, a := range r.origins {
-		if a.writer != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // stayUntil is how long a snapshot may go on with an upstream that drains: most
@@ -191,8 +138,8 @@ func (r *Reader) try(ctx context.Context, address string) (*link, error) {
 // would not. Nobody moves there who is well where it is. mu is held.
 func (r *Reader) costsSnapshot(m *session.Reader) error {
 	for _, o := range m.Offers() {
-		p := r.places[o.Log]
-		if o.Wanted() && p != nil && p.Known && p.Lost == "" && r.cfg.Compare(p.Position, o.Oldest) < 0 && (o.Since == 0 || p.Time < o.Since) {
+		p := r.intake.Places()[o.Log]
+		if o.Wanted() && o.CostsSnapshot(p) {
 			return fmt.Errorf("node %s holds log %s from %s only, and this reader is at %s: going on there would take a snapshot", m.Peer(), o.Log, o.Oldest, p.Position)
 		}
 	}
@@ -254,6 +201,18 @@ func refusals(m *session.Reader) error {
 	return errors.New(strings.Join(text, "; "))
 }
 
+// lacking says which logs are not read from a peer, or are held; mu is held.
+func (r *Reader) lacking(m *session.Reader) error {
+	switch refused, held := refusals(m), r.held(); {
+	case refused == nil:
+		return held
+	case held == nil:
+		return refused
+	default:
+		return fmt.Errorf("%w; %w", held, refused)
+	}
+}
+
 // retryAfter returns how long a peer has asked to be left alone; 0 if it has not.
 func retryAfter(err error) time.Duration {
 	var e *session.Error
@@ -303,6 +262,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 		old.perform(old.machine.End())
 	}
 	r.link = l
+	r.intake.Use(l.machine)
 	clear(r.spared)
 	r.note(address, nil)
 	r.selector.connected(now, address)
@@ -310,7 +270,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 		r.activate(l)
 	}
 	r.cfg.Logger.Info("reading from upstream", "peer", l.machine.Peer(), "address", l.instance)
-	r.tell(engine.ReasonStreaming, refusals(l.machine))
+	r.tell(engine.ReasonStreaming, r.lacking(l.machine))
 	r.bump()
 	r.mu.Unlock()
 	if old != nil {
@@ -328,7 +288,7 @@ func (r *Reader) share(l *link) {
 		}
 	}
 	r.shares = len(origins)
-	r.cfg.Edges.set(r, l.machine.Peer(), origins)
+	r.cfg.Edges.set(&r.core, l.machine.Peer(), origins)
 	l.perform(l.machine.SetWindow(r.window()))
 }
 
@@ -336,9 +296,7 @@ func (r *Reader) share(l *link) {
 func (r *Reader) activate(l *link) {
 	r.share(l)
 	l.perform(l.machine.Activate(r.cfg.Now()))
-	for _, a := range r.acked {
-		l.machine.Ack(a.cursor.CursorKey, a.cursor.Position, a.durable)
-	}
+	r.intake.TellAcks(l.machine)
 }
 
 // disconnect ends the link, and the appliers with it.

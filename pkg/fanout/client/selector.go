@@ -22,6 +22,9 @@ type Policy struct {
 	// MaxSwitchesPerHour bounds moves that nobody is forced to make: when it is
 	// reached, the reader stays where it is as long as that works. Default 12.
 	MaxSwitchesPerHour int
+	// Standby says that of the peers of a group one is read, and another when that is
+	// gone; else all are.
+	Standby bool
 }
 
 // Failback says whether a reader moves back to a preferred upstream.

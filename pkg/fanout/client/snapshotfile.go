@@ -174,11 +174,27 @@ func writeFile(f io.Writer, h *fileHeader, v engine.View) error {
 // snapshotFile is a file that has been found whole.
 type snapshotFile struct {
 	file   *os.File
+	body   int64 // where the checksum begins
 	in     *bufio.Reader
 	header fileHeader
 }
 
 func (s *snapshotFile) close() { _ = s.file.Close() }
+
+// rewind makes the file ready to be loaded.
+func (s *snapshotFile) rewind() error {
+	at := int64(len(fileMagic) + 4)
+	s.in = bufio.NewReaderSize(io.NewSectionReader(s.file, at, s.body-at), fileFrame)
+	header, err := s.bytes(s.body)
+	if err != nil {
+		return err
+	}
+	s.header = fileHeader{}
+	if err := json.Unmarshal(header, &s.header); err != nil {
+		return fmt.Errorf("its header cannot be read: %w", err)
+	}
+	return nil
+}
 
 // openFile opens a snapshot file for a client of a scope and verifies it. The
 // error says why it is of no use.
@@ -210,13 +226,9 @@ func openFile(path string, scope engine.Scope) (s *snapshotFile, err error) {
 	if err := verify(f, body, sha256.New()); err != nil {
 		return nil, err
 	}
-	s = &snapshotFile{file: f, in: bufio.NewReaderSize(io.NewSectionReader(f, int64(len(head)), body-int64(len(head))), fileFrame)}
-	header, err := s.bytes(body)
-	if err != nil {
+	s = &snapshotFile{file: f, body: body}
+	if err := s.rewind(); err != nil {
 		return nil, err
-	}
-	if err := json.Unmarshal(header, &s.header); err != nil {
-		return nil, fmt.Errorf("its header cannot be read: %w", err)
 	}
 	if s.header.Scope != scope {
 		return nil, errors.New("it was written by a client of other tables, columns or rows")
@@ -269,6 +281,21 @@ func (s *snapshotFile) carriedBy(offers map[engine.LogID]bool) error {
 		}
 	}
 	return nil
+}
+
+// succeededBy reports whether an upstream that offers logs has the origins of the
+// file, if in other epochs.
+func (s *snapshotFile) succeededBy(offers map[engine.LogID]bool) bool {
+	for _, c := range s.header.Cursors {
+		found := false
+		for log := range offers {
+			found = found || log.Origin == c.Log.Origin
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
 }
 
 // load takes the file into an empty store, in one transaction that is the

@@ -5,13 +5,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,7 +81,13 @@ func (s served) count(name string) int {
 func session(t *testing.T, o *ft.Origin, n served, path string, use func(c *client.Client), opts ...client.Option) string {
 	t.Helper()
 	var l logged
+	seen := &told{rows: map[string]string{}}
 	opts = append([]client.Option{
+		client.WithListener(func(old, fresh *engine.Record, at engine.Position) {
+			if (fresh != nil && fresh.Schema.Table == table) || (old != nil && old.Schema.Table == table) {
+				seen.listen(old, fresh, at)
+			}
+		}),
 		client.WithUpstreams(n.Address), client.WithSnapshotFile(path), client.WithLogger(slog.New(slog.NewTextHandler(&l, nil))),
 	}, opts...)
 	c, err := client.New(opts...)
@@ -86,18 +95,12 @@ func session(t *testing.T, o *ft.Origin, n served, path string, use func(c *clie
 		t.Fatal(err)
 	}
 	defer c.Close()
-	seen := &told{rows: map[string]string{}}
-	c.ListenWithPosition(func(old, fresh *engine.Record, at engine.Position) {
-		if (fresh != nil && fresh.Schema.Table == table) || (old != nil && old.Schema.Table == table) {
-			seen.listen(old, fresh, at)
-		}
-	})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := c.AwaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
-	ft.Eventually(t, 20*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		all, err := c.All(table)
 		if err != nil {
 			return err
@@ -170,7 +173,7 @@ func TestSnapshotFileWhileRunning(t *testing.T) {
 	session(t, o, n, path, func(*client.Client) {
 		written := func() time.Time {
 			var at time.Time
-			ft.Eventually(t, 10*time.Second, func() error {
+			ft.Eventually(t, 30*time.Second, func() error {
 				info, err := os.Stat(path)
 				if err == nil {
 					at = info.ModTime()
@@ -185,13 +188,123 @@ func TestSnapshotFileWhileRunning(t *testing.T) {
 			t.Errorf("written again at %s, and nothing has changed since %s", again, first)
 		}
 		o.Put("k000001", "new")
-		ft.Eventually(t, 10*time.Second, func() error {
+		ft.Eventually(t, 30*time.Second, func() error {
 			if !written().After(first) {
 				return fmt.Errorf("not written since %s", first)
 			}
 			return nil
 		})
 	}, client.WithSnapshotEvery(20*time.Millisecond))
+}
+
+// While no upstream can be reached the file is read from, and marked; then what
+// the upstream has takes its place, told to listeners as if nothing had been there.
+func TestSnapshotFileWithoutUpstream(t *testing.T) {
+	t.Parallel()
+	o := ft.NewOrigin(300, "t")
+	n := serve(t, "root", o, 1<<20)
+	path := filepath.Join(t.TempDir(), "file")
+	session(t, o, n, path, nil)
+	o.Put("k000001", "since")
+	ft.Converged(t, o, table, n.Node)
+
+	other := ft.NewOrigin(40, "t") // has begun another epoch
+	twin := serve(t, "root", other, 1<<20)
+	foreign := ft.NewOrigin(50, "t")
+	elsewhere := serve(t, "elsewhere", foreign, 1<<20)
+	for _, c := range []struct {
+		name   string
+		node   served
+		origin *ft.Origin
+	}{{"the same log", n, o}, {"another epoch", twin, other}, {"another topology", elsewhere, foreign}} {
+		t.Run(c.name, func(t *testing.T) {
+			copied := filepath.Join(t.TempDir(), "file")
+			good, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(copied, good, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			closed, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			nobody := closed.Addr().String()
+			_ = closed.Close()
+			var reachable atomic.Bool
+			cl, err := client.New(client.WithUpstreams("up.test:1"), client.WithSnapshotFile(copied), client.WithLogger(slog.New(slog.DiscardHandler)), func(cfg *client.Config) {
+				cfg.Resolve = func(context.Context, string) ([]string, error) {
+					if reachable.Load() {
+						return []string{c.node.Address}, nil
+					}
+					return []string{nobody}, nil
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cl.Close()
+			x, err := cl.Index(table, "v")
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := &told{rows: map[string]string{}}
+			cl.ListenWithPosition(seen.listen)
+			ft.Eventually(t, 30*time.Second, func() error {
+				if at, stale := cl.Stale(); !stale || at.IsZero() || time.Since(at) > time.Minute {
+					return fmt.Errorf("stale: %t, as of %s", stale, at)
+				}
+				return nil
+			})
+			if all, err := cl.All(table); err != nil || len(all) != 300 {
+				t.Errorf("%d rows are read from the file, %v", len(all), err)
+			}
+			r, ok, err := cl.Get(table, "k000001")
+			v, _ := client.Text(&r, "v")
+			if err != nil || !ok || v == "since" {
+				t.Errorf("one row: %q, %t, %v", v, ok, err)
+			}
+			if rows, err := x.Lookup(v); err != nil || len(rows) == 0 {
+				t.Errorf("%d rows by the index, %v", len(rows), err)
+			}
+			if len(cl.Columns()[table]) != 2 || cl.LastSourcePosition() == "" {
+				t.Errorf("columns %v, position %q", cl.Columns(), cl.LastSourcePosition())
+			}
+			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := cl.AwaitReady(soon); err == nil {
+				t.Error("it is ready without an upstream")
+			}
+			if rows, _ := seen.take(); len(rows) > 0 {
+				t.Errorf("a listener was told of %d rows that nobody serves", len(rows))
+			}
+
+			reachable.Store(true)
+			ft.Eventually(t, 30*time.Second, func() error {
+				if _, stale := cl.Stale(); stale {
+					return errors.New("it is still the file")
+				}
+				all, err := cl.All(table)
+				if err != nil {
+					return err
+				}
+				rows := map[string]string{}
+				for i := range all {
+					rows[column(&all[i], 0)] = column(&all[i], 1)
+				}
+				seen.mu.Lock()
+				defer seen.mu.Unlock()
+				if want := c.origin.Rows(table); !maps.Equal(rows, want) || !maps.Equal(seen.rows, want) {
+					return fmt.Errorf("%d rows, %d told, want %d", len(rows), len(seen.rows), len(want))
+				}
+				return nil
+			})
+		})
+	}
+	if got := n.count("snapshots_total"); got != 1 {
+		t.Errorf("%d snapshots of a log that the file has, want 1", got)
+	}
 }
 
 // A file that is not of use is ignored, for a reason that is logged, and what the

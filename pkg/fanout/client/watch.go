@@ -66,7 +66,7 @@ func (w *watchedStore) Begin(ctx context.Context) (engine.Tx, error) {
 type watchedTx struct {
 	engine.Tx
 	store   *watchedStore
-	quiet   bool // nobody listens
+	quiet   bool // nobody has listened as it began: its changes are not noted
 	over    bool
 	changes []change
 	at      engine.Position
@@ -115,16 +115,16 @@ func (t *watchedTx) Put(r *engine.Record) error {
 	return nil
 }
 
-func (t *watchedTx) Merge(r *engine.Record) (bool, error) {
+func (t *watchedTx) Merge(r *engine.Record) (engine.Outcome, error) {
 	old, err := t.before(r.Schema.Table, r.Key)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	applied, err := t.Tx.Merge(r)
-	if applied {
+	o, err := t.Tx.Merge(r)
+	if o.Applied() {
 		t.note(old, r)
 	}
-	return applied, err
+	return o, err
 }
 
 func (t *watchedTx) Remove(table engine.TableName, key []byte) error {
@@ -180,8 +180,14 @@ func (t *watchedTx) SetCursor(c engine.Cursor) error {
 	return t.Tx.SetCursor(c)
 }
 
-// Commit commits, and then tells.
+// Commit commits, and then tells. A listener that has come since the transaction
+// began is told too: what it reads may be from before.
 func (t *watchedTx) Commit() error {
+	var before engine.View
+	if t.quiet && !t.over {
+		before = t.store.View()
+		defer before.Close()
+	}
 	err := t.Tx.Commit()
 	if t.over {
 		return err
@@ -191,12 +197,62 @@ func (t *watchedTx) Commit() error {
 	if err != nil {
 		return err
 	}
-	for _, l := range t.store.all() {
+	listeners := t.store.all()
+	if t.quiet && len(listeners) > 0 {
+		t.quiet = false
+		after := t.store.View()
+		err := t.compare(before, after)
+		after.Close()
+		if err != nil {
+			return err
+		}
+	}
+	for _, l := range listeners {
 		for _, c := range t.changes {
 			l.fn(c.old, c.fresh, t.at)
 		}
 	}
 	return nil
+}
+
+// compare notes what differs between the views before and after the commit.
+func (t *watchedTx) compare(before, after engine.View) error {
+	live := func(v engine.View, r *engine.Record) (*engine.Record, error) {
+		have, ok, err := v.Get(r.Schema.Table, r.Key)
+		if err != nil || !ok || have.Deleted {
+			return nil, err
+		}
+		return keep(&have), nil
+	}
+	var failed error
+	scan := func(v engine.View, fn func(r *engine.Record) error) {
+		for _, table := range v.Tables() {
+			err := v.Scan(table.Table, nil, func(r *engine.Record) bool {
+				if !r.Deleted && failed == nil {
+					failed = fn(r)
+				}
+				return failed == nil
+			})
+			if failed == nil {
+				failed = err
+			}
+		}
+	}
+	scan(before, func(r *engine.Record) error {
+		fresh, err := live(after, r)
+		if err == nil && fresh == nil {
+			t.note(keep(r), nil)
+		}
+		return err
+	})
+	scan(after, func(r *engine.Record) error {
+		old, err := live(before, r)
+		if err == nil {
+			t.note(old, r)
+		}
+		return err
+	})
+	return failed
 }
 
 func (t *watchedTx) Rollback() {

@@ -13,7 +13,9 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,9 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+	"github.com/tributary-dev/tributary/pkg/relay"
 )
 
 // Logger returns a logger that prints if FANOUT_DEBUG is set.
@@ -46,14 +51,30 @@ type Origin struct {
 	rows    map[engine.TableName]map[string]string
 	lsn     engine.LSN
 	pending []write
+	taking  bool // some are being applied
 	more    chan struct{}
 	schemas map[engine.TableName]*engine.Schema
+	define  func(engine.TableName) *engine.Schema
 	history int
+	down    atomic.Bool
 }
+
+// SetDown takes the origin's database away, or gives it back.
+func (o *Origin) SetDown(down bool) {
+	o.down.Store(down)
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+}
+
+var errDown = errors.New("the database is down")
 
 type write struct {
 	at      engine.LSN
 	changes []Change
+	joins   *engine.TableName // with what it holds then
+	rows    map[string]string
 }
 
 // Change is a change of a row of two text columns: Gone deletes it, and
@@ -100,7 +121,25 @@ func (o *Origin) Write(changes ...Change) engine.Position {
 			o.rows[c.Table][c.Key] = c.Value
 		}
 	}
-	o.pending = append(o.pending, write{o.lsn, changes})
+	o.pending = append(o.pending, write{at: o.lsn, changes: changes})
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+	return o.lsn.Position()
+}
+
+// Add takes a table with rows into the running log, and returns the position of
+// the transaction that names it.
+func (o *Origin) Add(t engine.TableName, rows map[string]string) engine.Position {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lsn += 16
+	o.Tables = append(slices.Clone(o.Tables), t)
+	o.rows[t] = maps.Clone(rows)
+	o.schemas = maps.Clone(o.schemas)
+	o.schemas[t] = o.define(t)
+	o.pending = append(o.pending, write{at: o.lsn, joins: &t, rows: maps.Clone(rows)})
 	select {
 	case o.more <- struct{}{}:
 	default:
@@ -113,6 +152,13 @@ func (o *Origin) Next() engine.Position {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return (o.lsn + 16).Position()
+}
+
+// Idle reports whether all that was written has been applied.
+func (o *Origin) Idle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.pending) == 0 && !o.taking
 }
 
 // Rows returns a table's rows at the origin, first column to second.
@@ -144,15 +190,21 @@ func digest(rows map[string]string) string {
 func (o *Origin) Init(_ context.Context, env engine.Env) (engine.Info, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.down.Load() {
+		return engine.Info{}, errDown
+	}
 	o.schemas = map[engine.TableName]*engine.Schema{}
 	info := engine.Info{Mints: true, History: fmt.Sprintf("fanouttest/%d", o.history)}
-	for i, t := range o.Tables {
-		sc, _ := env.Schemas.Define(&engine.Schema{Table: t, RelationOID: uint32(16384 + i), ReplicaIdentity: engine.IdentityDefault, Columns: []engine.Column{
+	o.define = func(t engine.TableName) *engine.Schema {
+		sc, _ := env.Schemas.Define(&engine.Schema{Table: t, RelationOID: uint32(16384 + slices.Index(o.Tables, t)), ReplicaIdentity: engine.IdentityDefault, Columns: []engine.Column{
 			{Name: "id", Number: 1, TypeOID: 25, TypeName: "text", TypeMod: -1, Key: true},
 			{Name: "v", Number: 2, TypeOID: 25, TypeName: "text", TypeMod: -1},
 		}})
-		o.schemas[t] = sc
-		info.Tables = append(info.Tables, sc)
+		return sc
+	}
+	for _, t := range o.Tables {
+		o.schemas[t] = o.define(t)
+		info.Tables = append(info.Tables, o.schemas[t])
 	}
 	return info, nil
 }
@@ -189,11 +241,17 @@ func (o *Origin) Baseline(ctx context.Context, sink engine.Sink) error {
 }
 
 // Stream implements engine.SyncSource.
-func (o *Origin) Stream(ctx context.Context, _ engine.Cursors, sink engine.Sink) error {
+func (o *Origin) Stream(ctx context.Context, from engine.Cursors, sink engine.Sink) error {
+	for _, c := range from {
+		sink.Head(engine.LogID{}, engine.Head{Position: c.Position, Time: c.Time})
+	}
 	for {
+		if o.down.Load() {
+			return errDown
+		}
 		o.mu.Lock()
 		todo := o.pending
-		o.pending = nil
+		o.pending, o.taking = nil, len(todo) > 0
 		schemas := o.schemas
 		o.mu.Unlock()
 		if len(todo) == 0 {
@@ -209,6 +267,13 @@ func (o *Origin) Stream(ctx context.Context, _ engine.Cursors, sink engine.Sink)
 			txs := make([]engine.Transaction, 0, n)
 			for _, w := range todo[:n] {
 				t := engine.Transaction{Position: w.at.Position(), Major: uint64(w.at), Commit: time.Now()}
+				if w.joins != nil {
+					b, err := joined(ctx, sink, w, schemas[*w.joins])
+					if err != nil {
+						return err
+					}
+					t.Tables = append(t.Tables, b)
+				}
 				for _, c := range w.changes {
 					sc := schemas[c.Table]
 					ch := engine.Change{Op: engine.OpPut, Schema: sc, Key: engine.AppendKeyValue(nil, c.Key)}
@@ -228,9 +293,27 @@ func (o *Origin) Stream(ctx context.Context, _ engine.Cursors, sink engine.Sink)
 			if err := sink.Apply(ctx, txs); err != nil {
 				return err
 			}
+			sink.Head(engine.LogID{}, engine.Head{Position: txs[n-1].Position, Time: engine.TimeOf(txs[n-1].Commit)})
 			todo = todo[n:]
 		}
 	}
+}
+
+// joined returns the partial baseline of a table that joins.
+func joined(ctx context.Context, sink engine.Sink, w write, sc *engine.Schema) (engine.BaselineWriter, error) {
+	b, err := sink.Baseline(ctx, engine.BaselineSpec{Partial: true, Reason: "added", Tables: []engine.TableName{sc.Table}, Schemas: []*engine.Schema{sc}, At: (w.at - 1).Position(), Major: uint64(w.at - 1)})
+	if err != nil {
+		return nil, err
+	}
+	var rs []engine.Record
+	for k, v := range w.rows {
+		rs = append(rs, engine.Record{Schema: sc, Key: engine.AppendKeyValue(nil, k), Row: Row(sc, k, v)})
+	}
+	if err := b.Rows(sc.Table, rs); err != nil {
+		b.Abort()
+		return nil, err
+	}
+	return b, nil
 }
 
 // Ack implements engine.SyncSource.
@@ -270,6 +353,7 @@ type Node struct {
 	Server  *server.Server
 	Address string
 	Edges   *client.Edges
+	Store   engine.Store
 
 	listener net.Listener
 	cancel   context.CancelFunc
@@ -284,6 +368,10 @@ type Options struct {
 	Server server.Config
 	// Address to listen at; empty for any port.
 	Address string
+	// Relay makes the node a relay: what the source "mesh" brings is served on in its
+	// log. Leaf makes it a leaf.
+	Relay *relay.Reoriginate
+	Leaf  *relay.Leaf
 }
 
 // Start starts a node with sources, by name. It ends with the test at the
@@ -301,11 +389,30 @@ func StartWith(t testing.TB, id string, o Options, edges *client.Edges, sources 
 	if o.Use == nil {
 		o.Use = store.NewMemory(o.Store)
 	}
+	n.Store = o.Use
 	n.Engine = engine.New(engine.Options{NodeID: id, Store: o.Use, Logger: log})
-	for name, s := range sources {
-		n.Engine.AddSource(name, s, engine.Keep{})
-	}
 	cfg := o.Server
+	if o.Leaf != nil {
+		cfg.Tree = o.Leaf
+	}
+	if o.Relay != nil {
+		if _, err := n.Engine.Record(context.Background(), "relay", o.Relay); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Tree = o.Relay.Tree()
+	}
+	for name, s := range sources {
+		var p engine.Policy = engine.Keep{}
+		if o.Relay != nil && name == "mesh" {
+			p = o.Relay
+		}
+		n.Engine.AddSource(name, s, p)
+	}
+	for _, s := range sources {
+		if m, ok := s.(*client.Mesh); ok && m.Scope() == nil && o.Relay == nil {
+			n.Engine.AwaitPeers()
+		}
+	}
 	cfg.Scopes = map[string]*scope.Scope{}
 	for name, s := range sources {
 		if s, ok := s.(interface{ Scope() *scope.Scope }); ok {
@@ -446,4 +553,60 @@ func Converged(t testing.TB, o *Origin, table engine.TableName, nodes ...*Node) 
 			return nil
 		})
 	}
+}
+
+// Member starts a node of a mesh, with an origin of its own if o is not nil. Its
+// peers are set with SetPeers.
+func Member(t testing.TB, id string, opts Options, o engine.SyncSource, change func(*client.Config)) (*Node, *client.Mesh) {
+	t.Helper()
+	var mesh *client.Mesh
+	n := MemberWith(t, id, opts, func(m *client.Mesh) map[string]engine.SyncSource {
+		mesh = m
+		if o == nil {
+			return map[string]engine.SyncSource{"mesh": m}
+		}
+		return map[string]engine.SyncSource{"mesh": m, "own": o}
+	}, change)
+	return n, mesh
+}
+
+// MemberWith is Member with sources of the test's making.
+func MemberWith(t testing.TB, id string, opts Options, sources func(*client.Mesh) map[string]engine.SyncSource, change func(*client.Config)) *Node {
+	t.Helper()
+	edges := &client.Edges{}
+	var n *Node
+	started := make(chan struct{})
+	cfg := client.Config{
+		NodeID: id, Name: "mesh", Logger: Logger(id), Edges: edges,
+		Serve: func(ctx context.Context, from session.Caller, stream *session.Sender, end func(error)) (func(*wirepb.Frame) error, error) {
+			<-started
+			return n.Server.Join(ctx, from, stream, end)
+		},
+		Witness: func(peer string, e engine.Epoch, tm engine.Time) {
+			<-started
+			n.Engine.Witness(peer, e, tm)
+		},
+		Own:      func() []engine.OwnLog { <-started; return n.Engine.Own() },
+		Rejoined: func() { n.Engine.Rejoined() },
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	m, err := client.NewMesh(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Server.Accept = m.Accept
+	n = StartWith(t, id, opts, edges, sources(m))
+	close(started)
+	return n
+}
+
+// Peers returns nodes as peers of a mesh.
+func Peers(nodes ...*Node) []client.MeshPeer {
+	var all []client.MeshPeer
+	for _, n := range nodes {
+		all = append(all, client.MeshPeer{ID: n.ID, Address: n.Address})
+	}
+	return all
 }

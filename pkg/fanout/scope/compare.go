@@ -59,10 +59,14 @@ var families = map[uint32]*family{
 
 // familyOf returns how a column is compared, or nil.
 func familyOf(c *engine.Column) *family {
-	if f := families[c.TypeOID]; f != nil {
+	oid, typ := c.TypeOID, c.TypeName
+	if c.BaseOID != 0 {
+		oid, typ = c.BaseOID, c.BaseName
+	}
+	if f := families[oid]; f != nil {
 		return f
 	}
-	name := strings.Trim(c.TypeName[strings.LastIndexByte(c.TypeName, '.')+1:], `"`)
+	name := strings.Trim(typ[strings.LastIndexByte(typ, '.')+1:], `"`)
 	if name == "citext" {
 		return &familyCitext
 	}
@@ -77,7 +81,7 @@ func compile(col *engine.Column, c Condition) (matcher, error) {
 		if typ == "" {
 			typ = fmt.Sprintf("with OID %d", col.TypeOID)
 		}
-		return nil, fmt.Errorf("column %q is of type %s, of which two texts can mean one value, or which only the database knows: choose by a column of text, a number, a boolean, a date or time, uuid, inet, macaddr, bytea or citext", col.Name, typ)
+		return nil, fmt.Errorf("column %q is of type %s, of which two texts can mean one value, or which only the database knows: choose by a column of text, a number, a boolean, a date or time, uuid, inet, macaddr, bytea, citext, an enum, or a domain over one of them", col.Name, typ)
 	}
 	if c.Op == Prefix {
 		if f.prefix == nil {

@@ -3,7 +3,8 @@
 // alone, so that a cursor kept under a scope can be gone on with anywhere.
 //
 // Rows are chosen by conjunctions of column = value, IN and LIKE 'prefix%',
-// compared by the column's type. A change that leaves a row outside the scope is
+// compared by the column's type: of a domain by that under it, of an enum by its
+// labels. A change that leaves a row outside the scope is
 // a delete inside it: that is right whether the row was inside before or not. The
 // columns of the key always stay.
 //

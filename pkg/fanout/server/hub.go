@@ -14,10 +14,18 @@ import (
 // they look through a scope.
 type hub struct {
 	host   engine.Host
+	merged *session.Merged
 	scopes map[string]*scope.Scope // of the node's sources, by name
+	tree   Tree                    // nil: none
+	now    func() time.Time
 
-	mu  sync.Mutex
-	cur *moment // nil or open
+	mu   sync.Mutex
+	cur  *moment // nil or open
+	last *moment // the newest, whose view may be closed
+	// looked is when the node was looked at last, and cost how long that took: it
+	// grows with the logs.
+	looked time.Time
+	cost   time.Duration
 	// base is the moment of the baseline that began last at a new one, if any is
 	// still being sent, and since when.
 	base      *moment
@@ -43,8 +51,9 @@ type moment struct {
 	found       map[strangerKey]map[engine.LogID][]*engine.Schema
 }
 
-func newHub(host engine.Host, scopes map[string]*scope.Scope) *hub {
-	return &hub{host: host, scopes: scopes, young: map[narrowKey]*narrowed{}, shared: map[engine.Scope]*scope.Scope{}}
+func newHub(host engine.Host, scopes map[string]*scope.Scope, tree Tree, now func() time.Time) *hub {
+	merged := session.NewMerged(host.NodeID(), engine.Epoch(engine.TimeOf(now())))
+	return &hub{host: host, merged: merged, scopes: scopes, tree: tree, now: now, young: map[narrowKey]*narrowed{}, shared: map[engine.Scope]*scope.Scope{}}
 }
 
 // stale reports whether the node has changed since.
@@ -57,13 +66,34 @@ func (m *moment) stale() bool {
 	}
 }
 
+// Bounds of the pause between two looks at the node.
+const (
+	minPause = 200 * time.Microsecond
+	maxPause = 5 * time.Millisecond
+)
+
 // acquire returns the node as it is now. release it soon: it holds memory.
 func (h *hub) acquire() *moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.cur == nil || h.cur.stale() {
-		h.cur = h.look()
+	// A node with many logs is not looked at again at once: commits are taken
+	// together, or all the time would go into looking.
+	if wait := min(4*h.cost, maxPause) - h.now().Sub(h.looked); wait > minPause && h.cur != nil && h.cur.stale() {
+		h.mu.Unlock()
+		time.Sleep(wait)
+		h.mu.Lock()
 	}
+	switch {
+	case h.cur == nil && h.last != nil && !h.last.stale():
+		// Nobody holds it any more, and nothing has changed since: only the view was let
+		// go. A view that is newer by now is as good.
+		h.cur = &moment{changed: h.last.changed, served: h.last.served, view: h.host.View()}
+	case h.cur == nil || h.cur.stale() && h.now().Sub(h.looked) >= min(4*h.cost, maxPause)-minPause:
+		h.looked = h.now()
+		h.cur = h.look()
+		h.cost = h.now().Sub(h.looked)
+	}
+	h.last = h.cur
 	h.cur.refs++
 	return h.cur
 }
@@ -76,19 +106,28 @@ func (h *hub) look() *moment {
 	adverts := h.host.Adverts()
 	m.view = h.host.View()
 	m.served = make([]session.Served, 0, len(adverts))
+	read := sync.OnceValue(func() map[engine.LogID]bool { // those that have been read, under whatever scope
+		all := map[engine.LogID]bool{}
+		for k := range m.view.Cursors() {
+			all[k.Log] = true
+		}
+		return all
+	})
 	for _, a := range adverts {
 		s := h.scopes[a.Source]
-		if s != nil {
-			if _, ok := m.view.Cursor(engine.CursorKey{Log: a.Log, Scope: s.ID()}); !ok {
-				continue
-			}
+		if _, ok := m.view.Cursor(engine.CursorKey{Log: a.Log, Scope: s.ID()}); !ok && (s != nil || read()[a.Log]) {
+			continue
 		}
 		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial()}
 		if info, ok := m.view.Log(a.Log); ok {
 			l.CompleteFrom = info.CompleteFrom
 		}
+		if h.tree != nil && h.tree.Places(a.Log) {
+			l.Oldest = "" // it can be read on from anywhere
+		}
 		m.served = append(m.served, l)
 	}
+	h.merged.Advance(m.served)
 	return m
 }
 
@@ -102,7 +141,7 @@ const shareBaseline = time.Second
 func (h *hub) baseline(m *moment, work session.Work) *moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
+	now := h.now()
 	if b := h.base; b == nil || now.Sub(h.baseSince) > shareBaseline || !b.begins(m, work) {
 		h.base, h.baseSince = m, now
 	}

@@ -68,6 +68,18 @@ type Config struct {
 	// Scopes are what the node's sources read, by their names, where that is not
 	// everything.
 	Scopes map[string]*scope.Scope
+	// Tree is what the node knows as a part of a relay tree; nil where it is part of
+	// none.
+	Tree Tree
+	// Archives lead readers to where the node's logs begin; nil where nothing is
+	// archived.
+	Archives Archives
+	// Basic says that the node keeps one cursor for all that it reads from a peer.
+	Basic bool
+	// Accept lets the node read from a peer that has dialled; nil where it reads from
+	// nobody who has.
+	Accept session.Join
+	Now    func() time.Time // nil: time.Now
 	// Provider returns the peer from which the node reads an origin's log, or is
 	// about to: see client.Edges. Nil where the node reads from nobody.
 	Provider func(origin string) string
@@ -78,11 +90,14 @@ type Server struct {
 	wirepb.UnimplementedReplicationServer
 	cfg     Config
 	hub     *hub
+	vectors *session.Vectors
 	turns   turns
 	metrics *metrics
 	grpc    *grpc.Server
 	health  *health.Server
-	wg      sync.WaitGroup // of goroutines that receive
+	wg      sync.WaitGroup // of goroutines that receive, or serve in a session that was dialled here
+	life    context.Context
+	end     context.CancelFunc
 
 	mu       sync.Mutex
 	sessions map[*serving]struct{}
@@ -95,6 +110,37 @@ type Server struct {
 
 // New returns a Server. Its gRPC health and reflection services are on.
 func New(cfg Config) *Server {
+	s := bare(cfg)
+	cfg = s.cfg
+	s.health = health.NewServer()
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(wire.NewCodec()),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(10 * time.Second),
+		// Readers send little, and most connections are idle most of the time.
+		grpc.ReadBufferSize(4 << 10), grpc.SharedWriteBuffer(true),
+		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.streaming),
+	}
+	if cfg.Accept != nil { // what the node reads comes this way too
+		opts = append(opts, grpc.MaxRecvMsgSize(session.DefaultLimits.MaxFrame+1<<20),
+			grpc.StaticConnWindowSize(4<<20), grpc.StaticStreamWindowSize(1<<20))
+	} else { // readers send control frames only
+		opts = append(opts, grpc.MaxRecvMsgSize(1<<20),
+			grpc.StaticConnWindowSize(64<<10), grpc.StaticStreamWindowSize(64<<10))
+	}
+	if cfg.Credentials != nil {
+		opts = append(opts, grpc.Creds(cfg.Credentials))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	wirepb.RegisterReplicationServer(s.grpc, s)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	return s
+}
+
+// bare returns a Server that has no way in.
+func bare(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -113,29 +159,15 @@ func New(cfg Config) *Server {
 	if cfg.MaxScans == 0 {
 		cfg.MaxScans = max(2, runtime.GOMAXPROCS(0)/2)
 	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 	s := &Server{
-		cfg: cfg, hub: newHub(cfg.Host, cfg.Scopes), metrics: newMetrics(cfg.Registry), health: health.NewServer(),
+		cfg: cfg, hub: newHub(cfg.Host, cfg.Scopes, cfg.Tree, cfg.Now), vectors: session.NewVectors(0), metrics: newMetrics(cfg.Registry),
 		sessions: map[*serving]struct{}{}, peers: map[string]int{}, gate: gate{rate: float64(cfg.AdmitRate)}, drain: make(chan struct{}), idle: make(chan struct{}),
 	}
+	s.life, s.end = context.WithCancel(context.Background())
 	s.turns = turns{metrics: s.metrics, free: cfg.MaxScans}
-	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(wire.NewCodec()),
-		grpc.MaxRecvMsgSize(1 << 20), // readers send control frames only
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(10 * time.Second),
-		// Readers send little, and most connections are idle most of the time.
-		grpc.ReadBufferSize(4 << 10), grpc.SharedWriteBuffer(true),
-		grpc.StaticConnWindowSize(64 << 10), grpc.StaticStreamWindowSize(64 << 10),
-		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.streaming),
-	}
-	if cfg.Credentials != nil {
-		opts = append(opts, grpc.Creds(cfg.Credentials))
-	}
-	s.grpc = grpc.NewServer(opts...)
-	wirepb.RegisterReplicationServer(s.grpc, s)
-	healthpb.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
 	return s
 }
 
@@ -178,6 +210,7 @@ func (s *Server) Drain(ctx context.Context) error {
 // Close ends every session and waits for them.
 func (s *Server) Close() {
 	s.health.Shutdown()
+	s.end()
 	s.grpc.Stop()
 	s.wg.Wait()
 }
@@ -187,6 +220,9 @@ func (s *Server) Close() {
 func (s *Server) enter(v *serving) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return status.Errorf(codes.Unavailable, "node %s has ended", s.cfg.Host.NodeID())
+	}
 	select {
 	case <-s.drain:
 		return status.Errorf(codes.Unavailable, "node %s is draining", s.cfg.Host.NodeID())
@@ -250,7 +286,7 @@ func (s *Server) Describe(ctx context.Context, _ *wirepb.DescribeRequest) (*wire
 	for _, l := range m.seenBy(s.cfg.Guard, identityOf(ctx)) {
 		r.Logs = append(r.Logs, &wirepb.LogAdvert{
 			Log: wire.FromLog(l.Log), Tables: wire.FromTables(l.Tables), Schemas: wire.FromSchemas(l.Log, l.Schemas),
-			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path, Scope: wire.FromScope(l.Scope), CompleteSince: uint64(l.CompleteFrom),
+			Oldest: string(l.Oldest), Head: wire.FromCursor(l.Head, l.Time), Path: l.Path, Scope: wire.FromScope(l.Scope), CompleteSince: uint64(l.CompleteFrom), Order: l.Order,
 		})
 	}
 	return r, nil

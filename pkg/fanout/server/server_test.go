@@ -50,7 +50,7 @@ type counting struct {
 func (c *counting) Carry(engine.LogID, engine.Comparator, []string, []engine.TableName) error {
 	return nil
 }
-func (c *counting) Head(engine.LogID, engine.Position, engine.Time) {}
+func (c *counting) Head(engine.LogID, engine.Head) {}
 func (c *counting) Apply(context.Context, []engine.Transaction) error {
 	return errors.New("not a minting sink")
 }
@@ -340,7 +340,7 @@ func TestPlainProtobufPeer(t *testing.T) {
 		t.Errorf("the batch is %s to %s", b.GetPrev(), b.GetPosition())
 	}
 	r.send(&wirepb.Frame{Kind: &wirepb.Frame_Ack{Ack: &wirepb.Ack{Channel: 1, Position: string(at), Durable: true}}})
-	ft.Eventually(t, 5*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for _, a := range n.Engine.Status().Readers {
 			if a.Reader == "plain" && a.At == at && a.Durable {
 				return nil
@@ -386,7 +386,7 @@ func TestFaultyFrames(t *testing.T) {
 			}
 		}
 	})
-	ft.Eventually(t, 5*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		if s := n.Server.Readers(); len(s) > 0 {
 			return fmt.Errorf("sessions are left: %v", s)
 		}
@@ -417,7 +417,7 @@ func TestServices(t *testing.T) {
 		t.Errorf("%v, %v", l, err)
 	}
 	at := o.Put("a", "b")
-	ft.Eventually(t, 5*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		s, err := api.Status(ctx, &wirepb.StatusRequest{})
 		if err != nil {
 			return err
@@ -467,7 +467,7 @@ func TestScopes(t *testing.T) {
 		sinks[name] = append(sinks[name], s)
 		read(t, n, fmt.Sprint("r", i), s, func(c *client.Config) { c.Scope = scope.Tables(ft.Table(name)) })
 	}
-	ft.Eventually(t, 10*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for _, ss := range sinks {
 			for _, s := range ss {
 				if s.position() == "" {
@@ -484,7 +484,7 @@ func TestScopes(t *testing.T) {
 		want[name] += 2
 		last = o.Write(ft.Change{Table: ft.Table(name), Key: fmt.Sprint("a", i), Value: "1"}, ft.Change{Table: ft.Table(name), Key: fmt.Sprint("b", i), Value: "1"})
 	}
-	ft.Eventually(t, 20*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		for name, ss := range sinks {
 			for _, s := range ss {
 				if s.position() != last {
@@ -521,7 +521,7 @@ func TestDrainingRefusesNewSessions(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	_ = stays.stream.CloseSend()
-	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel = context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := n.Server.Drain(ctx); err != nil {
 		t.Error(err)

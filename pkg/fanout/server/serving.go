@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,42 +20,63 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
-// serving drives one session.
+// serving drives the serving half of one session.
 type serving struct {
 	srv     *Server
-	stream  grpc.ServerStream
+	stream  *session.Sender
 	log     *slog.Logger
 	address string
 	// identity is who reads; empty where nobody is identified.
 	identity string
 	since    time.Time
-	inbox    chan *wirepb.Frame
+	dialled  bool // by this node
+	inbox    inbox
+	arrived  chan uint32 // channels whose replay has something to send
 	wake     chan uint32 // channels whose snapshot has expired
 	turn     *turn       // of the sending goroutine: asked for; nil if not
 
 	mu        sync.Mutex // of the machine; never held while sending
 	writer    *session.Writer
 	snapshots map[uint32]*snapshot
-	lastSeen  *moment // last told to the machine; only compared
+	pins      map[uint32]*pin
+	catchup   *catchup        // nil: none
+	lastSeen  <-chan struct{} // moment.changed of what the machine was told last; only compared
 }
 
-// Session serves a reader.
-func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Frame]) error {
+func (s *Server) serving(stream *session.Sender, from session.Caller, dialled bool) *serving {
 	v := &serving{
-		identity: identityOf(stream.Context()), srv: s, stream: stream, since: time.Now(), log: s.cfg.Logger, inbox: make(chan *wirepb.Frame, 16), wake: make(chan uint32, 16),
-		snapshots: map[uint32]*snapshot{},
-	}
-	if p, ok := peer.FromContext(stream.Context()); ok {
-		v.address = p.Addr.String()
+		identity: from.Identity, address: from.Address, srv: s, stream: stream, since: s.cfg.Now(), dialled: dialled, log: s.cfg.Logger,
+		inbox: newInbox(), wake: make(chan uint32, 16), arrived: make(chan uint32), snapshots: map[uint32]*snapshot{}, pins: map[uint32]*pin{},
 	}
 	var permit func(engine.TableName) error
 	if g := s.cfg.Guard; g != nil {
 		permit = func(t engine.TableName) error { return g.Permit(v.identity, t) }
 	}
+	var archived func(log engine.LogID, tables []engine.TableName, from, oldest engine.Position) (engine.Cursor, bool)
+	if a := s.cfg.Archives; a != nil {
+		archived = a.Reach
+	}
+	var holders func(engine.LogID) (session.Holdings, engine.Position)
+	var floor func(engine.LogID, string) engine.Position
+	if t := s.cfg.Tree; t != nil {
+		holders, floor = t.Holders, t.Floor
+	}
 	v.writer = session.NewWriter(session.WriterConfig{
 		NodeID: s.cfg.Host.NodeID(), Software: s.cfg.Software, Limits: s.cfg.Limits, Held: s.cfg.Host.Highest, Provider: s.cfg.Provider,
-		Share: s.hub.share, Permit: permit,
+		Share: s.hub.share, Permit: permit, Basic: s.cfg.Basic, Merged: s.hub.merged, Vectors: s.vectors, Archived: archived, Dialled: dialled, Duplex: s.cfg.Accept != nil,
+		Holders: holders, Floor: floor,
 	}, v.since)
+	return v
+}
+
+// Session serves a peer that has dialled, and lets this node read from it if both
+// want that.
+func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Frame]) error {
+	from := session.Caller{Identity: identityOf(stream.Context())}
+	if p, ok := peer.FromContext(stream.Context()); ok {
+		from.Address = p.Addr.String()
+	}
+	v := s.serving(session.NewSender(stream), from, false)
 	if err := s.enter(v); err != nil {
 		var e *session.Error
 		if errors.As(err, &e) {
@@ -71,16 +94,44 @@ func (s *Server) Session(stream grpc.BidiStreamingServer[wirepb.Frame, wirepb.Fr
 	s.wg.Add(1)
 	go func() { // ends with the stream, just after this handler returns
 		defer s.wg.Done()
-		v.receive(ctx, cancel)
+		cancel(v.receive(ctx, stream, from, cancel))
 	}()
-	err := v.run(ctx)
+	return v.ended(v.run(ctx))
+}
+
+// Join serves a peer in a session that this node has dialled. It is a
+// session.Join.
+func (s *Server) Join(ctx context.Context, from session.Caller, stream *session.Sender, end func(error)) (func(*wirepb.Frame) error, error) {
+	v := s.serving(stream, from, true)
+	if err := s.enter(v); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	unlink := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		defer s.leave(v)
+		defer cancel(nil)
+		defer unlink()
+		defer v.close()
+		end(cmp.Or(v.ended(v.run(ctx)), errors.New("the peer is served no longer")))
+	}()
+	return v.inbox.add, nil
+}
+
+// ended says what the end of a session means to the stream.
+func (v *serving) ended(err error) error {
 	var e *session.Error
 	switch {
 	case errors.Is(err, io.EOF), status.Code(err) == codes.Canceled, errors.Is(err, context.Canceled):
 		return nil
 	case errors.As(err, &e):
+		if e.Code == wirepb.ErrorCode_ERROR_CODE_DUPLICATE {
+			return status.Error(codes.AlreadyExists, err.Error())
+		}
 		if !e.Remote {
-			s.metrics.faults.WithLabelValues(e.Code.String()).Inc()
+			v.srv.metrics.faults.WithLabelValues(e.Code.String()).Inc()
 		}
 		v.log.Warn("session ended", "peer", v.name(), "identity", v.identity, "address", v.address, "error", err)
 		return status.Error(codes.Aborted, err.Error())
@@ -94,17 +145,43 @@ func (v *serving) name() string {
 	return v.writer.Peer()
 }
 
-func (v *serving) receive(ctx context.Context, cancel context.CancelCauseFunc) {
+// receive gives the frames of a session that the peer has dialled to the half that
+// they are for.
+func (v *serving) receive(ctx context.Context, stream grpc.ServerStream, from session.Caller, end context.CancelCauseFunc) error {
+	var reader func(*wirepb.Frame) error // takes the frames that are for this node as a reader
 	for {
 		f := &wirepb.Frame{}
-		if err := v.stream.RecvMsg(f); err != nil {
-			cancel(err)
-			return
+		if err := stream.RecvMsg(f); err != nil {
+			return err
 		}
-		select {
-		case v.inbox <- f:
-		case <-ctx.Done():
-			return
+		if h := f.GetHello(); h != nil && reader == nil && v.srv.cfg.Accept != nil && slices.Contains(h.GetCapabilities(), session.CapDuplex) {
+			from.NodeID = h.GetNodeId()
+			var err error
+			if reader, err = v.srv.cfg.Accept(ctx, from, v.stream, func(err error) { end(err) }); err != nil {
+				if f := session.ErrorFrame(err); f != nil {
+					_ = v.stream.SendMsg(f)
+				}
+				return err
+			}
+			if reader == nil {
+				v.mu.Lock()
+				v.writer.Simplex()
+				v.mu.Unlock()
+			}
+		}
+		ours, writers := false, true
+		if reader != nil {
+			ours, writers = session.ForReader(f)
+		}
+		if writers { // first: the answer to a Hello comes before all else
+			if err := v.inbox.put(ctx, f, reader != nil); err != nil {
+				return err
+			}
+		}
+		if ours {
+			if err := reader(f); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -128,10 +205,12 @@ func (v *serving) run(ctx context.Context) error {
 		var step func() []session.Output
 		if look { // there is more to do: take what has come in between, without waiting
 			select {
-			case f := <-v.inbox:
-				step = func() []session.Output { return v.writer.Frame(f) }
+			case <-v.inbox.wake:
+				step = v.frames
 			case <-tick.C:
 				step = v.tick
+			case id := <-v.arrived:
+				step = v.goOn(id)
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			default:
@@ -153,11 +232,12 @@ func (v *serving) run(ctx context.Context) error {
 		case <-come:
 			look = true
 			continue
-		case f := <-v.inbox:
-			look = true
-			step = func() []session.Output { return v.writer.Frame(f) }
+		case <-v.inbox.wake:
+			look, step = true, v.frames
 		case <-tick.C:
 			step = v.tick
+		case id := <-v.arrived:
+			look, step = true, v.goOn(id)
 		case id := <-v.wake:
 			step = func() []session.Output {
 				return v.writer.SnapshotFailed(id, wirepb.ErrorCode_ERROR_CODE_STALLED, errStalled)
@@ -177,7 +257,37 @@ func (v *serving) run(ctx context.Context) error {
 	}
 }
 
-func (v *serving) tick() []session.Output { return v.writer.Tick(time.Now()) }
+// framesAtOnce is how many frames are taken in before it is looked at what there is to
+// send, which costs more with every channel.
+const framesAtOnce = 64
+
+// frames gives the machine frames that have come.
+func (v *serving) frames() (out []session.Output) {
+	for range framesAtOnce {
+		f := v.inbox.take()
+		if f == nil {
+			break
+		}
+		out = append(out, v.writer.Frame(f)...)
+	}
+	return out
+}
+
+func (v *serving) tick() []session.Output {
+	v.unpinIdle()
+	return v.writer.Tick(v.srv.cfg.Now())
+}
+
+// goOn lets a channel go on whose replay has something for it.
+func (v *serving) goOn(channel uint32) func() []session.Output {
+	return func() []session.Output {
+		v.writer.Hold(channel, false)
+		if s := v.snapshots[channel]; s != nil && s.replay != nil {
+			s.timer.Reset(v.srv.cfg.StallTimeout)
+		}
+		return nil
+	}
+}
 
 // yield gives the turn back, if one was asked for.
 func (v *serving) yield() {
@@ -193,8 +303,8 @@ func (v *serving) yield() {
 func (v *serving) pull(m *moment) (more bool, err error) {
 	v.mu.Lock()
 	var out []session.Output
-	if v.lastSeen != m {
-		v.lastSeen = m
+	if v.lastSeen != m.changed {
+		v.lastSeen = m.changed
 		out = v.writer.Serve(m.seenBy(v.srv.cfg.Guard, v.identity))
 	}
 	if more = len(out) > 0; !more { // a snapshot may have to be abandoned before the next work
@@ -224,13 +334,8 @@ func (v *serving) pull(m *moment) (more bool, err error) {
 }
 
 func (v *serving) read(m *moment, work session.Work) []session.Output {
-	var blocks []*engine.Block
-	var err error
-	if work.Part > 0 {
-		blocks, err = m.view.ReadPart(work.Log, work.After, work.Part, work.MaxSize)
-	} else {
-		blocks, err = m.view.ReadLog(work.Log, work.After, work.MaxSize)
-	}
+	m = v.pinned(m, work)
+	blocks, err := v.readLog(m, work)
 	pieces := make([]session.Piece, 0, len(blocks))
 	for _, b := range blocks {
 		p := session.Piece{Block: b, Through: b.Position, Time: b.Time}
@@ -275,7 +380,16 @@ func (v *serving) send(out []session.Output) error {
 			}
 			m.control.Inc()
 		case o.Acked != nil:
-			host.Acked(o.Acked.Reader, o.Acked.Key, o.Acked.At, o.Acked.Durable)
+			reader := o.Acked.Reader
+			if !v.trusted() {
+				reader = v.identity + ":" + reader // no other's name
+			}
+			host.Acked(reader, o.Acked.Key, o.Acked.At, o.Acked.Durable)
+			if t := v.srv.cfg.Tree; t != nil && o.Acked.Holders != nil && v.trusted() {
+				t.Acked(o.Acked.Key.Log, o.Acked.Holders)
+			}
+		case o.Witness != nil && !v.trusted():
+			v.log.Warn("what a reader says it holds of this node is passed over: it may not speak for the node that it says it is", "peer", o.Witness.Peer, "identity", v.identity)
 		case o.Witness != nil:
 			host.Witness(o.Witness.Peer, o.Witness.Epoch, o.Witness.Time)
 		case o.Abandon != 0:
@@ -285,6 +399,13 @@ func (v *serving) send(out []session.Output) error {
 		}
 	}
 	return nil
+}
+
+// trusted reports whether the peer may speak for the node that it says it is: it
+// may read everything, or its permission names the node.
+func (v *serving) trusted() bool {
+	g := v.srv.cfg.Guard
+	return g == nil || v.dialled || g.All(v.identity) || g.PermitNode(v.identity, v.name()) == nil
 }
 
 func (v *serving) reader() *wirepb.Reader {

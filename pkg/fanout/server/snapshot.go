@@ -26,18 +26,25 @@ type snapshot struct {
 	log    engine.LogID
 	other  map[string]bool // origins whose rows belong to the baselines of other logs
 	tables []engine.TableName
-	since  engine.Time // only what was written after it; 0 for everything
-	lens   *scope.View // nil: as it is
-	narrow bool        // the lens hides rows or columns, not only tables
-	table  int         // being sent
-	from   []byte      // next key
+	since  engine.Time        // only what was written after it; 0 for everything
+	fresh  []engine.TableName // sent whole all the same
+	lens   *scope.View        // nil: as it is
+	narrow bool               // the lens hides rows or columns, not only tables
+	table  int                // being sent
+	from   []byte             // next key
+	follow *follow            // the log that follows the rows; nil: nothing
 	timer  *time.Timer
+	replay *replaying // from an archive; nil: from the view
 
 	mu sync.Mutex
 	m  *moment // nil once closed
 }
 
 func (s *snapshot) close() {
+	if s.replay != nil {
+		s.replay.cancel()
+		<-s.replay.done
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer.Stop()
@@ -63,6 +70,19 @@ func (v *serving) close() {
 		delete(v.snapshots, id)
 		s.close()
 	}
+	for id := range v.pins {
+		v.unpin(id)
+	}
+	v.endCatchup()
+}
+
+// expire gives up a snapshot whose reader takes nothing of it.
+func (v *serving) expire(s *snapshot, channel uint32) {
+	s.close()
+	select {
+	case v.wake <- channel:
+	default: // it notices with its next credit
+	}
 }
 
 // patient holds the time of a snapshot that waits for the server, and not for its
@@ -75,6 +95,9 @@ func (v *serving) patient(channel uint32) {
 
 // scan reads the next frame of a baseline. v.mu is held.
 func (v *serving) scan(m *moment, work session.Work) []session.Output {
+	if work.Replay != "" {
+		return v.replay(m, work)
+	}
 	s := v.snapshots[work.Channel]
 	if s == nil {
 		return v.openSnapshot(m, work)
@@ -100,7 +123,7 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 				return true
 			}
 			seen := *r
-			if s.lens != nil && (!s.lens.Record(&seen) || seen.Deleted && !r.Deleted && s.since == 0) {
+			if s.lens != nil && (!s.lens.Record(&seen) || seen.Deleted && !r.Deleted && s.whole(r.Schema.Table)) {
 				return true
 			}
 			if n := enc.Len(); n > 0 && n+len(seen.Key)+len(seen.Row) > limit {
@@ -125,6 +148,13 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 			return v.writer.SnapshotRows(work.Channel, table, n, enc.Take())
 		}
 	}
+	if f := s.follow; f != nil && !f.ended() {
+		blocks, err := f.read(s.m.view, s.log, work.MaxSize)
+		if err != nil {
+			return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_INTERNAL, err)
+		}
+		return v.writer.SnapshotFollows(work.Channel, blocks)
+	}
 	delete(v.snapshots, work.Channel)
 	s.timer.Stop()
 	s.hub.release(s.m)
@@ -132,10 +162,18 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 	return v.writer.SnapshotEnd(work.Channel)
 }
 
+// whole reports whether a table is sent as it is, and not only what has changed.
+func (s *snapshot) whole(t engine.TableName) bool {
+	return s.since == 0 || slices.Contains(s.fresh, t)
+}
+
 // has reports whether a record belongs to the baseline of the log: it is not
 // another log's; and to what was written since the reader's cursor.
 func (s *snapshot) has(r *engine.Record) bool {
-	if s.since > 0 {
+	if s.follow != nil && r.Stamp.Origin == s.log.Origin && r.Stamp.Time > s.follow.since {
+		return false // it comes with what follows
+	}
+	if !s.whole(r.Schema.Table) {
 		return r.Stamp.Origin == s.log.Origin && r.Stamp.Time > s.since
 	}
 	return !s.other[r.Stamp.Origin]
@@ -150,28 +188,31 @@ func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
 	if !ok {
 		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_UNKNOWN_LOG, engine.ErrUnknownLog)
 	}
-	s := &snapshot{hub: v.srv.hub, log: work.Log, tables: slices.Clone(work.Covers), since: work.Since, other: map[string]bool{}, m: m}
+	if work.Since > 0 && work.Since < info.CompleteFrom {
+		// Tombstones have gone since the mode was chosen: what was deleted cannot be
+		// told any more.
+		return v.writer.DeltaFailed(work.Channel, info.CompleteFrom)
+	}
+	s := &snapshot{hub: v.srv.hub, log: work.Log, tables: slices.Clone(work.Covers), since: work.Since, fresh: slices.Clone(work.Fresh), other: m.others(work.Log), m: m}
 	if work.Scope != nil {
 		s.lens, s.narrow = work.Scope.View(), work.Scope.Partial() != nil
-	}
-	for _, l := range m.served {
-		if l.Log.Origin != work.Log.Origin {
-			s.other[l.Log.Origin] = true
-		}
 	}
 	b := session.Baseline{At: info.Head, Time: info.Time, Schemas: m.view.Schemas(work.Log), Truncates: map[engine.TableName][]engine.Stamp{}}
 	if !s.narrow {
 		// Of rows that a filter hides, it is not told when they left it.
 		b.CompleteFrom = info.CompleteFrom
 	}
+	if err := v.begins(s, &b, work); err != nil {
+		return v.writer.SnapshotFailed(work.Channel, wirepb.ErrorCode_ERROR_CODE_INTERNAL, err)
+	}
 	for _, t := range s.tables {
-		if at := m.view.Truncated(t, work.Log.Origin); at.Time > s.since {
+		if at := m.view.Truncated(t, work.Log.Origin); at.Time <= b.Time && (at.Time > s.since || s.whole(t) && at.Time > 0) {
 			b.Truncates[t] = []engine.Stamp{at}
 		}
 	}
-	if s.since == 0 { // else all is of this log
+	if s.since == 0 || len(s.fresh) > 0 { // else all is of this log
 		for _, t := range m.view.Tables() {
-			if slices.Contains(s.tables, t.Table) {
+			if slices.Contains(s.tables, t.Table) && s.whole(t.Table) {
 				b.Rows += t.Rows
 			}
 		}
@@ -183,13 +224,7 @@ func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
 	v.srv.hub.retain(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer = time.AfterFunc(v.srv.cfg.StallTimeout, func() {
-		s.close()
-		select {
-		case v.wake <- work.Channel:
-		default: // it notices with its next credit
-		}
-	})
+	s.timer = time.AfterFunc(v.srv.cfg.StallTimeout, func() { v.expire(s, work.Channel) })
 	v.snapshots[work.Channel] = s
 	if s.since > 0 {
 		v.srv.metrics.deltas.Inc()
@@ -199,6 +234,18 @@ func (v *serving) openSnapshot(m *moment, work session.Work) []session.Output {
 	return v.writer.SnapshotBegin(work.Channel, b)
 }
 
+// others returns the origins that are served by logs of their own beside one: their
+// rows come with those.
+func (m *moment) others(log engine.LogID) map[string]bool {
+	all := map[string]bool{}
+	for _, l := range m.served {
+		if l.Log.Origin != log.Origin {
+			all[l.Log.Origin] = true
+		}
+	}
+	return all
+}
+
 // strangers finds the schemas of other logs that rows of a baseline are stamped
 // with. It looks at every row, once for all baselines of a moment.
 func (m *moment) strangers(log engine.LogID, s *snapshot) (map[engine.LogID][]*engine.Schema, error) {
@@ -206,6 +253,9 @@ func (m *moment) strangers(log engine.LogID, s *snapshot) (map[engine.LogID][]*e
 	defer m.strangersMu.Unlock()
 	all := map[engine.LogID][]*engine.Schema{}
 	for _, t := range s.tables {
+		if !s.whole(t) {
+			continue // all is of this log
+		}
 		k := strangerKey{log, t}
 		found, ok := m.found[k]
 		if !ok {

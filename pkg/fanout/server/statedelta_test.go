@@ -22,7 +22,12 @@ func counted(t *testing.T, o *ft.Origin, opt store.MemoryOptions) (n *ft.Node, c
 	registry := prometheus.NewRegistry()
 	n = ft.Start(t, "root", ft.Options{Store: opt, Server: server.Config{Registry: registry}}, map[string]engine.SyncSource{"pg": o})
 	ft.Converged(t, o, table, n)
-	return n, func(name string) float64 {
+	return n, counter(t, registry)
+}
+
+// counter returns what reads the counters of a server.
+func counter(t *testing.T, registry *prometheus.Registry) func(name string) float64 {
+	return func(name string) float64 {
 		t.Helper()
 		all, err := registry.Gather()
 		if err != nil {
@@ -177,4 +182,47 @@ func TestSlowReaderSmallJournal(t *testing.T) {
 		t.Errorf("%v snapshots", got)
 	}
 	t.Logf("%v gaps, %v state deltas", count("gaps_total"), count("state_deltas_total"))
+}
+
+// The deletes that a state delta is to tell of are let go between the choice of the
+// mode and its first row: the reader is caught up by a snapshot, in which what was
+// deleted is not.
+func TestForgottenSinceChosen(t *testing.T) {
+	t.Parallel()
+	const kept = 50
+	o := ft.NewOrigin(500, "t")
+	n, _ := counted(t, o, store.MemoryOptions{JournalBytes: 4 << 10, Tombstones: kept})
+	r := open(t, n)
+	caps := hello("slow")
+	caps.GetHello().Capabilities = append(caps.GetHello().Capabilities, "state-delta")
+	r.send(caps)
+	advert := r.until(func(f *wirepb.Frame) bool { return f.GetAdvert() != nil }).GetAdvert().GetLogs()[0]
+	for i := range 100 { // more than the journal holds
+		o.Put(fmt.Sprintf("k%06d", i), strings.Repeat("y", 100))
+	}
+	ft.Converged(t, o, table, n)
+	subscribed := func() *wirepb.Subscribed {
+		return r.until(func(f *wirepb.Frame) bool { return f.GetSubscribed() != nil }).GetSubscribed()
+	}
+	// Without credit nothing is read for it yet.
+	r.send(&wirepb.Frame{Kind: &wirepb.Frame_Subscribe{Subscribe: &wirepb.Subscribe{Channel: 1, Log: advert.GetLog(), From: &wirepb.Subscribe_Cursor{Cursor: advert.GetHead()}}}})
+	if s := subscribed(); s.GetMode() != wirepb.Mode_MODE_STATE_DELTA {
+		t.Fatalf("%v", s)
+	}
+	for i := range 200 {
+		o.Write(ft.Change{Table: table, Key: fmt.Sprintf("k%06d", i), Gone: true})
+	}
+	ft.Converged(t, o, table, n)
+	r.send(&wirepb.Frame{Kind: &wirepb.Frame_Credit{Credit: &wirepb.Credit{Channel: 1, Bytes: 1 << 20}}})
+	if s := subscribed(); s.GetMode() != wirepb.Mode_MODE_SNAPSHOT {
+		t.Fatalf("%v", s)
+	}
+	records := 0
+	r.until(func(f *wirepb.Frame) bool {
+		records += int(f.GetSnapshotRows().GetRecords())
+		return f.GetSnapshotEnd() != nil
+	})
+	if records != 300+kept {
+		t.Errorf("%d records; there are 300 rows, and the tombstones of %d", records, kept)
+	}
 }

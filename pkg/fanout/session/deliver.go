@@ -11,9 +11,10 @@ type DeliveryKind uint8
 
 // The kinds of delivery.
 const (
-	DeliverCarry    DeliveryKind = iota + 1 // Path, Tables: the log comes this way
+	DeliverCarry    DeliveryKind = iota + 1 // Path, Compare, Tables: the log comes this way
 	DeliverBaseline                         // Spec: a baseline starts
 	DeliverRows                             // Table, Payload: records of it (engine.DecodeRecords)
+	DeliverFollow                           // Block: it follows the baseline, and becomes part of it
 	DeliverCommit                           // the baseline is complete
 	DeliverAbort                            // the baseline is given up
 	DeliverBlock                            // Block, to be checked with engine.Block.Index
@@ -21,7 +22,7 @@ const (
 )
 
 func (k DeliveryKind) String() string {
-	return [...]string{"none", "carry", "baseline", "rows", "commit", "abort", "block", "progress"}[k]
+	return [...]string{"none", "carry", "baseline", "rows", "follow", "commit", "abort", "block", "progress"}[k]
 }
 
 // Delivery is something for the sink. Deliveries of one origin are in order.
@@ -30,8 +31,11 @@ type Delivery struct {
 	Key     engine.CursorKey
 	Schemas *Schemas // what Payload and Block are to be read with
 	Size    int64    // in bytes of credit: see Reader.Applied
+	From    *Reader  // that has brought it
+	place   *Place
 
 	Path          []string
+	Compare       engine.Comparator
 	Tables        []engine.TableName
 	Spec          *engine.BaselineSpec
 	Table         engine.TableName

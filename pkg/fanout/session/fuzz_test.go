@@ -45,6 +45,9 @@ func helloOf(id string) *wirepb.Frame {
 	return &wirepb.Frame{Kind: &wirepb.Frame_Hello{Hello: &wirepb.Hello{MinVersion: 1, Version: 1, NodeId: id, Capabilities: []string{session.CapOriginCursors}}}}
 }
 
+// vectorOfOne names the vector in which fuzzLog is at 0/10.
+var vectorOfOne = []byte{0x2f, 0xad, 0xd0, 0xe4, 0x61, 0x67, 0x6d, 0x67}
+
 var fuzzLog = &wirepb.LogID{Origin: "a#pg", Epoch: 5}
 
 // FuzzWriter: whatever a reader sends, the writer does not panic, sends nothing
@@ -57,6 +60,15 @@ func FuzzWriter(f *testing.F) {
 		&wirepb.Frame{Kind: &wirepb.Frame_Unsubscribe{Unsubscribe: &wirepb.Unsubscribe{Channel: 1}}}))
 	f.Add(joined(helloOf("b"), &wirepb.Frame{Kind: &wirepb.Frame_Subscribe{Subscribe: &wirepb.Subscribe{
 		Channel: 1, Log: fuzzLog, Credit: 100, StagedParts: 3, From: &wirepb.Subscribe_Cursor{Cursor: &wirepb.Cursor{Position: "0/10"}},
+	}}}))
+	all := helloOf("b")
+	all.GetHello().Capabilities = append(all.GetHello().Capabilities, session.CapVector, session.CapShapes)
+	f.Add(joined(all, &wirepb.Frame{Kind: &wirepb.Frame_Resume{Resume: &wirepb.Resume{
+		Channel: 1, Base: []byte("12345678"), Open: []uint32{0, 2}, Credit: []uint64{100}, Cursors: []*wirepb.LogCursor{{Log: fuzzLog, Cursor: &wirepb.Cursor{Position: "0/10"}}},
+	}}}, &wirepb.Frame{Kind: &wirepb.Frame_Resume{Resume: &wirepb.Resume{
+		Channel: 3, More: true, Cursors: []*wirepb.LogCursor{{Log: fuzzLog, Cursor: &wirepb.Cursor{Position: "0/10"}}},
+	}}}, &wirepb.Frame{Kind: &wirepb.Frame_Resume{Resume: &wirepb.Resume{
+		Channel: 3, Vector: vectorOfOne, Open: []uint32{0, 1}, Credit: []uint64{100},
 	}}}))
 	schema := &engine.Schema{ID: 1, Table: engine.TableName{Schema: "public", Name: "t"}, Columns: []engine.Column{{Name: "id", Number: 1, Key: true}}}
 	served := session.Served{Compare: engine.CompareLSN, Schemas: []*engine.Schema{schema}}

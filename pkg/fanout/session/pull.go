@@ -2,6 +2,8 @@ package session
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -18,13 +20,19 @@ type Work struct {
 	MaxSize int          // bytes, more only for a single larger block or row
 	// Snapshot asks for the next frame of a baseline of Covers: answer with
 	// SnapshotBegin the first time, then SnapshotRows, and SnapshotEnd. One with
-	// Since holds only what was written after that time. Otherwise blocks are wanted,
+	// Since holds only what was written after that time, but Fresh tables whole; one
+	// with Replay, what an archive has from After up to there. Otherwise blocks are wanted,
 	// from Part of the transaction after After: answer with Read.
 	Snapshot bool
 	Covers   []engine.TableName
 	Since    engine.Time
+	Fresh    []engine.TableName
+	Replay   engine.Position
 	After    engine.Position
 	Part     uint32
+	// Follow says that the snapshot may be as of where the log begins, if the log
+	// follows.
+	Follow bool
 }
 
 func (c *outgoing) wants() bool {
@@ -33,8 +41,11 @@ func (c *outgoing) wants() bool {
 	}
 	switch c.state {
 	case stateSnapshot:
-		return true
+		return !c.held
 	case stateStreaming:
+		if c.merging != nil {
+			return c.merging.cur != nil && !c.merging.waits
+		}
 		return c.parts > 0 || c.compare(c.head, c.sent) > 0
 	}
 	return false
@@ -45,7 +56,9 @@ func (c *outgoing) wants() bool {
 func (w *Writer) Next() (Work, bool) {
 	idle := true
 	for _, c := range w.channels {
-		idle = idle && !c.wants()
+		if idle = !c.wants(); !idle {
+			break
+		}
 	}
 	if w.closed || idle {
 		return Work{}, false
@@ -60,15 +73,20 @@ func (w *Writer) Next() (Work, bool) {
 			w.turn++
 			continue
 		}
-		if c.deficit <= 0 {
+		if len(w.channels) == 1 && c.state == stateStreaming {
+			c.deficit = alone
+		} else if c.deficit <= 0 {
 			if c.deficit += quantum; c.deficit <= 0 {
 				w.turn++ // still paying for a large row
 				continue
 			}
 		}
+		if g := c.merging; g != nil {
+			return Work{Channel: c.id, Log: g.cur.log, MaxSize: int(min(c.credit, c.deficit)), After: c.sent, Part: c.parts}, true
+		}
 		return Work{
 			Channel: c.id, Log: c.log, Scope: c.lens, MaxSize: int(min(c.credit, c.deficit)),
-			Snapshot: c.state == stateSnapshot, Covers: c.tables, Since: c.since, After: c.sent, Part: c.parts,
+			Snapshot: c.state == stateSnapshot, Covers: c.tables, Since: c.since, Fresh: c.fresh, Replay: c.replay, After: c.sent, Part: c.parts, Follow: c.follow,
 		}, true
 	}
 }
@@ -93,6 +111,9 @@ func (w *Writer) Read(channel uint32, pieces []Piece, err error) []Output {
 	c := w.channels[channel]
 	if w.closed || c == nil || c.state != stateStreaming {
 		return nil
+	}
+	if c.merging != nil {
+		return w.readShared(c, pieces, err)
 	}
 	switch {
 	case errors.Is(err, engine.ErrGap):
@@ -131,6 +152,7 @@ func (w *Writer) Read(channel uint32, pieces []Piece, err error) []Output {
 		}
 		told()
 		w.sendSchemas(c, c.log, b.Schemas)
+		w.sendOthers(c, b)
 		w.out = append(w.out, Output{Shared: wire.Batch(c.id, b)})
 		size += len(b.Payload)
 		if !b.Last {
@@ -156,6 +178,14 @@ type Baseline struct {
 	// At on".
 	CompleteFrom engine.Time
 	Truncates    map[engine.TableName][]engine.Stamp // the newest of each origin
+	// Follows is up to where the log from At on is part of it: SnapshotFollows comes after
+	// the rows. Empty if nothing follows.
+	Follows engine.Position
+	// Relayed says that the log is a relay's, with these marks.
+	Relayed bool
+	Marks   []engine.Mark
+	// Gap is as engine.BaselineSpec has it.
+	Gap string
 }
 
 // SnapshotBegin starts the snapshot of a channel.
@@ -165,11 +195,12 @@ func (w *Writer) SnapshotBegin(channel uint32, b Baseline) []Output {
 		return nil
 	}
 	w.sendSchemas(c, c.log, b.Schemas)
-	for log, schemas := range b.Others {
-		w.sendSchemas(c, log, schemas)
+	for _, log := range slices.SortedFunc(maps.Keys(b.Others), compareLogs) {
+		w.sendSchemas(c, log, b.Others[log])
 	}
+	w.sendMarks(c, b.Marks)
 	c.at, c.atTime, c.records = b.At, b.Time, 0
-	m := &wirepb.SnapshotBegin{Channel: c.id, At: wire.FromCursor(b.At, b.Time), Rows: uint64(b.Rows), CompleteSince: uint64(b.CompleteFrom)}
+	m := &wirepb.SnapshotBegin{Channel: c.id, At: wire.FromCursor(b.At, b.Time), Rows: uint64(b.Rows), CompleteSince: uint64(b.CompleteFrom), Follows: string(b.Follows), Relayed: b.Relayed, Gap: b.Gap}
 	for _, t := range c.tables {
 		st := &wirepb.SnapshotTable{Table: wire.FromTable(t)}
 		for _, at := range b.Truncates[t] {
@@ -204,9 +235,46 @@ func (w *Writer) SnapshotEnd(channel uint32) []Output {
 		Channel: c.id, Records: c.records,
 		Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(c.log), Cursor: wire.FromCursor(c.at, c.atTime)}},
 	})
-	c.state, c.sent, c.time, c.parts, c.since, c.hasFrom = stateStreaming, c.at, c.atTime, 0, 0, true
+	c.state, c.sent, c.time, c.parts, c.since, c.replay, c.fresh, c.hasFrom = stateStreaming, c.at, c.atTime, 0, 0, "", nil, true
 	if c.compare(c.head, c.sent) < 0 {
 		c.head = c.sent
+	}
+	return w.take()
+}
+
+// Hold keeps a channel whose snapshot has no rows ready from being asked for, until
+// hold is false.
+func (w *Writer) Hold(channel uint32, hold bool) {
+	if c := w.channels[channel]; c != nil {
+		c.held = hold
+	}
+}
+
+// ReplayFailed gives up the replay of a channel that has had no row of it: the
+// channel is caught up in another mode.
+func (w *Writer) ReplayFailed(channel uint32) []Output {
+	c := w.channels[channel]
+	if w.closed || c == nil || c.state != stateSnapshot || c.replay == "" {
+		return nil
+	}
+	c.state, c.replay, c.failed, c.held = stateWaiting, "", true, false
+	if err := w.advance(c); err != nil {
+		w.fail(err)
+	}
+	return w.take()
+}
+
+// DeltaFailed gives up the state delta of a channel that has had nothing of it,
+// because deletes are known from a later time on than when it was chosen: the
+// channel is caught up in another mode.
+func (w *Writer) DeltaFailed(channel uint32, completeFrom engine.Time) []Output {
+	c := w.channels[channel]
+	if w.closed || c == nil || c.state != stateSnapshot || c.since == 0 {
+		return nil
+	}
+	c.state, c.since, c.forgotten = stateWaiting, 0, completeFrom
+	if err := w.advance(c); err != nil {
+		w.fail(err)
 	}
 	return w.take()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -28,10 +29,33 @@ type ReaderConfig struct {
 	// Upward are the ids of the nodes above this one through its other edges.
 	Upward []string
 	// Places are where the reader is. The machine keeps them up to date once it is
-	// activated.
-	Places Places
+	// activated. Scalars are where it is in its peers' shared logs.
+	Places  Places
+	Scalars map[string]*wirepb.SharedCursor
+	// Vectors are what the reader has told its peers of its places, by peer.
+	Vectors Told
 	// NoSnapshot refuses to be caught up by a snapshot.
 	NoSnapshot bool
+	// Duplex says that this side serves the peer in the same session, if the peer
+	// wants that.
+	Duplex bool
+	// Basic says that this side keeps one cursor for all that it reads.
+	Basic bool
+	// Holder names this life of the node in acks, in a relay tree; empty elsewhere.
+	// Above returns how far those above have a log; nil where there is nobody.
+	Holder string
+	Above  func(log engine.LogID) Holdings
+	// Elsewhere reports whether an origin's log is read over another session; nil
+	// where there is no other.
+	Elsewhere func(origin string) bool
+	// Own reports whether an origin is one of this node's own that is read all the
+	// same: see Intake.Own. Nil where none is.
+	Own func(origin string) bool
+	// Called says that the peer has dialled: its Hello comes first, and the Writer
+	// of this side answers it.
+	Called bool
+	// Assigned says that only logs are read whose origins Assign names.
+	Assigned bool
 }
 
 // Place is how far a reader has got in a log. It outlives sessions: the next
@@ -47,12 +71,64 @@ type Place struct {
 	Lost     string             // why only a snapshot can go on from here; empty if it can
 	Gap      string             // what the last peer said of a cursor that it no longer held
 	Buffered int64              // bytes received and not yet applied
+	Compare  engine.Comparator  // of the log's positions
+	Counts   Counts
+	// Floor says that the log is to be gone on with at the floor: the node has what is
+	// below by way of another log.
+	Floor bool
 
+	copier *Reader         // that a baseline comes over
+	acked  *ackedAt        // how far the sink has got; nil for not known
 	handed map[uint32]bool // schemas that have been delivered
+}
+
+// Counts are what has happened to a log on its way here.
+type Counts struct {
+	Bytes          int64 // of batches and rows, all
+	Duplicates     int64 // batches that had come already
+	DuplicateBytes int64
+	Holes          int64 // asked for again
+	Resets         int64 // new epochs
+	Snapshots      int64 // taken in whole
+	Replays        int64 // caught up from an archive
+	StateDeltas    int64
+	Floors         int64 // taken over at the floor
+	Starved        int64 // frames after which the peer had no credit left
 }
 
 // Places are a reader's places in all logs.
 type Places map[engine.LogID]*Place
+
+// newest returns the newest epoch of each origin of which something is held.
+func (ps Places) newest() map[string]engine.Epoch {
+	all := make(map[string]engine.Epoch, len(ps))
+	for log, p := range ps {
+		if p.Known && log.Epoch > all[log.Origin] {
+			all[log.Origin] = log.Epoch
+		}
+	}
+	return all
+}
+
+// fewOffers is how many offers are looked for among all places one by one: a node with
+// many children has a session with each, and each offers little.
+const fewOffers = 4
+
+// newestOf is newest, of the origins that are offered.
+func (ps Places) newestOf(offers []*Offer) map[string]engine.Epoch {
+	if len(offers) > fewOffers {
+		return ps.newest()
+	}
+	all := make(map[string]engine.Epoch, len(offers))
+	for log, p := range ps {
+		for _, o := range offers {
+			if log.Origin == o.Log.Origin && p.Known {
+				all[log.Origin] = max(all[log.Origin], log.Epoch)
+			}
+		}
+	}
+	return all
+}
 
 // Action is one thing for a Reader's driver to do: exactly one field is set.
 type Action struct {
@@ -61,14 +137,15 @@ type Action struct {
 	Head    *Head         // tell the sink
 	GoAway  *GoAway       // move to another peer
 	Offers  bool          // what the peer offers, or the answer to it, has changed
+	Witness *Witness      // what the peer holds of this node's own logs
+	Stable  *Stable       // what the peer knows of a log of its own
 	Close   error         // end the session; nothing follows
 }
 
-// Head is how far a log has got at the peer.
+// Head is how far a log has got at its origin, as the peer has heard.
 type Head struct {
-	Log      engine.LogID
-	Position engine.Position
-	Time     engine.Time
+	Log engine.LogID
+	engine.Head
 }
 
 // GoAway is a peer's wish to end.
@@ -88,10 +165,12 @@ type Offer struct {
 	Time    engine.Time
 	Scope   *scope.Scope // tables of which the peer has only a part; nil for none
 	Since   engine.Time  // a cursor from then on can be caught up from the peer's state; 0 for none
-	Refused *Refusal     // nil if it is read from the peer
+	Refused *Refusal     // nil if it is read from the peer, or can be
+	Compare engine.Comparator
 
 	retry   time.Time // not before
 	channel uint32    // 0: none
+	stopped bool      // by Stop
 	skip    bool      // nothing of it is wanted
 }
 
@@ -103,15 +182,25 @@ type Reader struct {
 	heard   time.Time
 	peer    string
 	closed  bool
+	duplex  bool                      // the peer reads in this session too
+	shared  *sharing                  // the pair has one cursor for all logs; nil where each has its own
+	alone   bool                      // the peer serves single tables that a cursor does not cover
+	vectors bool                      // the peer takes vectors of cursors
+	shapes  map[uint32]*wirepb.Schema // of the peer's adverts
+	floors  bool                      // the peer speaks of holders
 	active  bool
 	limit   int64
 
-	advert   []*wirepb.Advert // the run being received
-	complete bool             // the first run is here
-	offers   map[engine.LogID]*Offer
-	places   Places
-	channels map[uint32]*incoming
-	last     uint32
+	advert    []*wirepb.Advert // the run being received
+	complete  bool             // the first run is here
+	offers    map[engine.LogID]*Offer
+	sorted    []*Offer        // nil when it has to be made again
+	unsettled bool            // Assign has changed something
+	assigned  map[string]bool // origins, if not all
+	places    Places
+	channels  map[uint32]*incoming
+	byLog     map[engine.LogID][]*incoming // the same; there may be thousands
+	last      uint32
 }
 
 // incoming is a channel being read.
@@ -125,12 +214,20 @@ type incoming struct {
 	schemas *Schemas
 	fresh   []*engine.Schema // of log, received and not yet delivered
 	spec    *engine.BaselineSpec
+	marks   []engine.Mark // that have come for the next
+	follow  *following    // of a baseline that the log follows; nil for one that is whole
 	rows    uint64
-	delta   bool  // caught up by STATE_DELTA
+	mode    wirepb.Mode
 	left    int64 // credit that the peer has
 	holes   int   // in a row
 	ack     *wirepb.Ack
-	cause   string // of a snapshot
+	cause   string             // of a snapshot
+	whole   []engine.TableName // asked for beside the cursor, which does not cover them
+	asked   engine.Position    // the cursor of Subscribe
+	run     uint32             // the first channel of the Resume that has opened it; 0 for none
+	floor   bool               // or FLOOR is asked for
+	// what Ack has told
+	toldHolders Holdings
 }
 
 type incomingState uint8
@@ -152,20 +249,28 @@ const (
 // NewReader returns a Reader for a session that starts now, and its Hello.
 func NewReader(cfg ReaderConfig, now time.Time) (*Reader, []Action) {
 	cfg.Limits = cfg.Limits.withDefaults()
-	r := &Reader{cfg: cfg, started: now, heard: now, limit: cfg.Window, offers: map[engine.LogID]*Offer{}, channels: map[uint32]*incoming{}, places: cfg.Places}
+	r := &Reader{cfg: cfg, started: now, heard: now, limit: cfg.Window, offers: map[engine.LogID]*Offer{}, channels: map[uint32]*incoming{}, byLog: map[engine.LogID][]*incoming{}, places: cfg.Places}
 	if r.places == nil {
 		r.places = Places{}
 	}
-	r.send(r.hello(nil))
+	if r.cfg.Vectors == nil {
+		r.cfg.Vectors = Told{}
+	}
+	if !cfg.Called {
+		r.send(r.hello(nil))
+	}
 	return r, r.take()
 }
 
 func (r *Reader) hello(held *wirepb.Held) *wirepb.Hello {
-	return &wirepb.Hello{MinVersion: MinVersion, Version: Version, NodeId: r.cfg.NodeID, Capabilities: capabilities, Software: r.cfg.Software, Held: held}
+	return &wirepb.Hello{MinVersion: MinVersion, Version: Version, NodeId: r.cfg.NodeID, Capabilities: capabilitiesOf(r.cfg.Duplex, r.cfg.Basic), Software: r.cfg.Software, Held: held}
 }
 
 // Peer returns the writer's node id; empty until its Hello.
 func (r *Reader) Peer() string { return r.peer }
+
+// Duplex reports whether the peer reads from this side in the same session.
+func (r *Reader) Duplex() bool { return r.duplex }
 
 // Heard returns when the peer last sent something: it speaks every HeadEvery.
 func (r *Reader) Heard() time.Time { return r.heard }
@@ -173,14 +278,76 @@ func (r *Reader) Heard() time.Time { return r.heard }
 // Complete reports whether the peer has said all it can serve.
 func (r *Reader) Complete() bool { return r.complete }
 
-// Offers returns what the peer can serve, ordered by log.
+// Offers returns what the peer can serve, ordered by log. It must not be altered.
 func (r *Reader) Offers() []*Offer {
-	return slices.SortedFunc(maps.Values(r.offers), func(a, b *Offer) int {
-		return cmp.Or(cmp.Compare(a.Log.Origin, b.Log.Origin), cmp.Compare(a.Log.Epoch, b.Log.Epoch))
-	})
+	if r.sorted == nil {
+		r.sorted = slices.SortedFunc(maps.Values(r.offers), func(a, b *Offer) int { return compareLogs(a.Log, b.Log) })
+	}
+	return r.sorted
 }
 
-// Wanted reports whether the log is read from the peer, or will be.
+// Assign says whether an origin's log is read from this peer: see
+// ReaderConfig.Assigned. What is no longer read ends at once; what is read from now
+// on begins with Settle.
+func (r *Reader) Assign(origin string, read bool) []Action {
+	if r.closed || r.assigned[origin] == read {
+		return nil
+	}
+	if r.assigned == nil {
+		r.assigned = map[string]bool{}
+	}
+	r.unsettled = true
+	if r.assigned[origin] = read; read {
+		for _, o := range r.offersOf(origin) {
+			if o.stopped {
+				o.retry, o.stopped = time.Time{}, false
+			}
+		}
+		return nil
+	}
+	delete(r.assigned, origin)
+	for _, o := range r.offersOf(origin) {
+		if c := r.channels[o.channel]; c != nil {
+			r.send(&wirepb.Unsubscribe{Channel: c.id})
+			r.drop(c)
+		}
+	}
+	return r.take()
+}
+
+// offersOf returns the offers of an origin's logs.
+func (r *Reader) offersOf(origin string) []*Offer {
+	all := r.Offers()
+	i, _ := slices.BinarySearchFunc(all, engine.LogID{Origin: origin}, func(o *Offer, log engine.LogID) int { return compareLogs(o.Log, log) })
+	n := i
+	for n < len(all) && all[n].Log.Origin == origin {
+		n++
+	}
+	return all[i:n]
+}
+
+// Settle begins to read what Assign has named.
+func (r *Reader) Settle(now time.Time) []Action {
+	if r.closed || !r.unsettled {
+		return nil
+	}
+	r.consider(now)
+	return r.take()
+}
+
+// CostsSnapshot reports whether a reader that could go on from its place would
+// have to take a snapshot here.
+func (o *Offer) CostsSnapshot(p *Place) bool {
+	return p != nil && p.Known && p.Lost == "" && !p.Floor && o.Compare(p.Position, o.Oldest) < 0 && (o.Since == 0 || p.Time < o.Since)
+}
+
+// anywhere reports whether the log can be read from any position on: its rows have
+// places, and a new reader begins with the first.
+func (o *Offer) anywhere() bool {
+	return len(o.Path) == 1 && o.Oldest == "" && o.Since == math.MaxInt64
+}
+
+// Wanted reports whether the log can be read from the peer.
 func (o *Offer) Wanted() bool { return o.Refused == nil && !o.skip }
 
 func (r *Reader) take() []Action {
@@ -206,7 +373,10 @@ func (r *Reader) fail(err error) {
 func (r *Reader) end() {
 	r.closed = true
 	for _, id := range slices.Sorted(maps.Keys(r.channels)) {
-		r.abort(r.channels[id])
+		c := r.channels[id]
+		if r.abort(c); c.place.copier == r {
+			c.place.copier = nil
+		}
 	}
 }
 
@@ -232,19 +402,36 @@ func (r *Reader) abort(c *incoming) {
 	if c.state == inRows {
 		r.deliver(c, &Delivery{Kind: DeliverAbort})
 	}
-	c.spec = nil
+	c.spec, c.marks, c.follow = nil, nil, nil
 }
 
 func (r *Reader) drop(c *incoming) {
 	r.abort(c)
-	delete(r.channels, c.id)
+	if c.place.copier == r {
+		c.place.copier = nil
+	}
+	r.remove(c)
 	if c.offer.channel == c.id {
 		c.offer.channel = 0
 	}
 }
 
+// add and remove keep the channels, also by the log that each is of.
+func (r *Reader) add(c *incoming) {
+	r.channels[c.id] = c
+	r.byLog[c.log] = append(r.byLog[c.log], c)
+}
+
+func (r *Reader) remove(c *incoming) {
+	delete(r.channels, c.id)
+	rest := slices.DeleteFunc(r.byLog[c.log], func(o *incoming) bool { return o == c })
+	if r.byLog[c.log] = rest; len(rest) == 0 {
+		delete(r.byLog, c.log)
+	}
+}
+
 func (r *Reader) deliver(c *incoming, d *Delivery) {
-	d.Key, d.Schemas = r.key(c.log), c.schemas
+	d.Key, d.Schemas, d.From, d.place = r.key(c.log), c.schemas, r, c.place
 	c.place.Buffered += d.Size
 	r.out = append(r.out, Action{Deliver: d})
 }
@@ -275,46 +462,74 @@ func (r *Reader) tellHeld() {
 			epoch, t = max(epoch, log.Epoch), max(t, p.Time)
 		}
 	}
-	if epoch != 0 {
+	if epoch != 0 && !r.cfg.Called { // one that is called says so in the answer
 		r.send(r.hello(&wirepb.Held{NodeId: r.peer, Epoch: uint64(epoch), Time: uint64(t)}))
 	}
 }
 
 // consider decides anew about each offer, and subscribes where it can.
 func (r *Reader) consider(now time.Time) {
+	if r.shared != nil {
+		r.considerShared(now)
+		return
+	}
+	r.unsettled = false
+	newest := r.places.newestOf(r.Offers())
+	var plain []*Offer
 	for _, o := range r.Offers() {
 		tables := r.wantedOf(o)
 		o.skip = len(tables) == 0 && r.cfg.Scope != nil
-		refused := r.judge(o)
+		refused := r.judge(o, newest)
 		if refused == nil && now.Before(o.retry) {
 			refused = o.Refused // by the peer, or by the sink
 		}
-		if o.Refused = refused; !o.Wanted() {
+		if o.Refused = refused; !o.Wanted() || r.cfg.Assigned && !r.assigned[o.Log.Origin] {
 			if c := r.channels[o.channel]; c != nil {
 				r.send(&wirepb.Unsubscribe{Channel: c.id})
 				r.drop(c)
 			}
 			continue
 		}
-		if c := r.channels[o.channel]; c != nil && !covers(c.tables, tables) && c.state != inSubscribed {
-			c.place.Lost = fmt.Sprintf("log %s now has tables that were not read before", o.Log)
+		if c := r.channels[o.channel]; c != nil && o.anywhere() && c.state == inStream && !slices.Equal(c.tables, tables) {
+			c.tables, c.place.Tables = tables, tables // what is new of them comes in the log
+			r.carry(c)
+		}
+		if c := r.channels[o.channel]; c != nil && c.state == inStream && len(tables) < len(c.tables) && covers(c.tables, tables) {
+			c.tables, c.place.Tables = tables, tables // the peer has less of the log from now on
+			r.carry(c)
+		}
+		// (A baseline that is under way is not given up: what it lacks comes after it.)
+		if c := r.channels[o.channel]; c != nil && !covers(c.tables, tables) && (c.state == inStream || c.state != inSubscribed && !r.alone) {
+			if !r.alone {
+				c.place.Lost = fmt.Sprintf("log %s now has tables that were not read before", o.Log)
+			}
 			r.send(&wirepb.Unsubscribe{Channel: c.id})
 			r.drop(c)
 		}
-		if r.active && o.channel == 0 && !now.Before(o.retry) && !r.awaitsReset(o) {
+		switch n := len(plain); {
+		case !r.active || o.channel != 0 || now.Before(o.retry) || r.awaitsReset(o), n > 0 && plain[n-1].Log.Origin == o.Log.Origin:
+		case r.plain(o, tables):
+			plain = append(plain, o)
+		default:
 			r.subscribe(o, tables)
 		}
 	}
+	r.resume(plain)
 }
 
 // judge says why an offer cannot be taken, or nil.
-func (r *Reader) judge(o *Offer) *Refusal {
+// newest are the newest epochs of which something is held.
+func (r *Reader) judge(o *Offer, newest map[string]engine.Epoch) *Refusal {
 	refuse := func(code RefusalCode, format string, args ...any) *Refusal {
 		return &Refusal{o.Log, o.Path, code, fmt.Sprintf(format, args...)}
 	}
 	way := strings.Join(o.Path, " → ")
+	path := o.Path
+	if r.shared == nil && r.cfg.Own != nil && r.cfg.Own(o.Log.Origin) {
+		path = path[:len(path)-1]
+	}
 	switch {
-	case slices.Contains(o.Path, r.cfg.NodeID):
+	case slices.Contains(path, r.cfg.NodeID):
 		return refuse(RefusedLoop, "log %s has come by way of this node: %s → %s", o.Log, r.cfg.NodeID, way)
 	case len(o.Path) > MaxPath:
 		return refuse(RefusedPath, "log %s has passed %d nodes, and at most %d are allowed: %s", o.Log, len(o.Path), MaxPath, way)
@@ -326,10 +541,8 @@ func (r *Reader) judge(o *Offer) *Refusal {
 			}
 		}
 	}
-	for log, p := range r.places {
-		if log.Origin == o.Log.Origin && log.Epoch > o.Log.Epoch && p.Known {
-			return refuse(RefusedEpoch, "epoch %d of %s is held, and node %s has epoch %d: waiting until it has caught up", log.Epoch, o.Log.Origin, r.peer, o.Log.Epoch)
-		}
+	if held := newest[o.Log.Origin]; held > o.Log.Epoch {
+		return refuse(RefusedEpoch, "epoch %d of %s is held, and node %s has epoch %d: waiting until it has caught up", held, o.Log.Origin, r.peer, o.Log.Epoch)
 	}
 	return nil
 }
@@ -377,45 +590,100 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		p = &Place{}
 		r.places[o.Log] = p
 	}
-	if p.Known && p.Lost == "" && !covers(p.Tables, tables) {
-		p.Lost = fmt.Sprintf("tables of log %s are wanted that were not read before", o.Log)
+	p.Compare = o.Compare
+	if whole := !p.Known || p.Lost != ""; whole && p.copier != nil && p.copier != r && !p.copier.closed {
+		return // it comes over another session already
+	} else if whole {
+		p.copier = r
 	}
-	r.last++
-	c := &incoming{id: r.last, offer: o, place: p, log: o.Log, tables: tables, schemas: newSchemas(), left: max(0, r.limit-p.Buffered)}
-	r.channels[c.id], o.channel = c, c.id
-	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name}
+	var fresh []engine.TableName
+	if p.Known && p.Lost == "" && !p.Floor && !o.anywhere() && !covers(p.Tables, tables) {
+		if r.alone && p.Time > 0 {
+			fresh = slices.DeleteFunc(slices.Clone(tables), func(t engine.TableName) bool { return slices.Contains(p.Tables, t) })
+		} else {
+			p.Lost = fmt.Sprintf("tables of log %s are wanted that were not read before", o.Log)
+		}
+	}
+	c := r.open(o, tables)
+	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, Follow: r.cfg.Holder != ""}
 	if r.cfg.Scope != nil {
 		m.Scope = wire.FromScope(r.cfg.Scope.Only(tables))
 	}
-	if p.Known && p.Lost == "" {
+	beginning := (!p.Known || p.Lost != "" || p.Position == "") && o.anywhere()
+	if c.floor = (p.Floor || beginning) && r.floors; c.floor {
+		p.Parts = 0
+		from := &wirepb.Floor{}
+		if p.Floor {
+			from.Holder = r.cfg.Holder
+			p.Counts.Floors++
+		}
+		m.From = &wirepb.Subscribe_Floor{Floor: from}
+	} else if p.Known && p.Lost == "" {
+		c.asked = p.Position
 		m.From = &wirepb.Subscribe_Cursor{Cursor: wire.FromCursor(p.Position, p.Time)}
 		m.StagedParts = p.Parts
 	}
-	if r.cfg.NoSnapshot {
-		m.Modes = []wirepb.Mode{wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA}
+	if c.whole = fresh; len(fresh) > 0 {
+		p.Parts, m.StagedParts, m.Fresh = 0, 0, wire.FromTables(fresh)
+		c.cause = fmt.Sprintf("log %s has tables that were not read before", o.Log)
 	}
-	c.cause = cmp.Or(p.Lost, p.Gap)
+	m.Modes = r.modes()
+	if c.cause = cmp.Or(p.Lost, p.Gap, c.cause); c.cause == "" && !p.Known {
+		c.cause = r.newEpoch(o.Log)
+	}
 	r.carry(c)
 	r.send(m)
 }
 
-func (r *Reader) carry(c *incoming) {
-	r.deliver(c, &Delivery{Kind: DeliverCarry, Path: c.offer.Path, Tables: c.tables})
+// open makes a channel for a log of which there is a place.
+func (r *Reader) open(o *Offer, tables []engine.TableName) *incoming {
+	p := r.places[o.Log]
+	p.Compare = o.Compare
+	r.last++
+	c := &incoming{id: r.last, offer: o, place: p, log: o.Log, tables: tables, schemas: newSchemas(), left: max(0, r.limit-p.Buffered)}
+	r.add(c)
+	o.channel = c.id
+	return c
 }
 
-// Applied says that bytes of a log have been applied, so that there is room.
-func (r *Reader) Applied(log engine.LogID, n int64) []Action {
-	if p := r.places[log]; p != nil {
-		p.Buffered -= n
+// modes are those that the reader allows; nil for all.
+func (r *Reader) modes() []wirepb.Mode {
+	if !r.cfg.NoSnapshot {
+		return nil
 	}
+	return []wirepb.Mode{wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA, wirepb.Mode_MODE_REPLAY_ARCHIVE}
+}
+
+// newEpoch says which epochs a log that is new here takes the place of; empty if
+// its origin is new.
+func (r *Reader) newEpoch(log engine.LogID) string {
+	for old, p := range r.places {
+		if old.Origin == log.Origin && old.Epoch < log.Epoch && p.Known {
+			return fmt.Sprintf("epoch %d of %s has ended, and epoch %d begun", old.Epoch, log.Origin, log.Epoch)
+		}
+	}
+	return ""
+}
+
+// carry says that a log comes this way, with the tables that the place covers:
+// others come with a snapshot, and must not be offered on before.
+func (r *Reader) carry(c *incoming) {
+	tables := c.tables
+	if p := c.place; p.Known && p.Tables != nil && !r.shared.is(c.id) {
+		tables = p.Tables
+	}
+	r.deliver(c, &Delivery{Kind: DeliverCarry, Path: c.offer.Path, Compare: c.offer.Compare, Tables: tables})
+}
+
+// Applied says that there is room again for a log, as Place.Buffered says.
+func (r *Reader) Applied(log engine.LogID) []Action {
 	if r.closed {
 		return nil
 	}
-	for _, c := range r.channels {
-		if c.log == log {
-			r.grant(c)
-		}
+	for _, c := range r.byLog[log] {
+		r.grant(c)
 	}
+	r.grantShared()
 	return r.take()
 }
 
@@ -428,6 +696,7 @@ func (r *Reader) SetWindow(n int64) []Action {
 	for _, id := range slices.Sorted(maps.Keys(r.channels)) {
 		r.grant(r.channels[id])
 	}
+	r.grantShared()
 	return r.take()
 }
 
@@ -443,11 +712,12 @@ func (r *Reader) grant(c *incoming) {
 
 // Ack notes how far a log has been applied; it is sent with the next Tick.
 func (r *Reader) Ack(key engine.CursorKey, at engine.Position, durable bool) {
-	for _, c := range r.channels {
-		if c.log == key.Log && (c.state == inStream || c.state == inRows) {
+	for _, c := range r.byLog[key.Log] {
+		if c.state == inStream || c.state == inRows {
 			c.ack = &wirepb.Ack{Channel: c.id, Position: string(at), Durable: durable}
 		}
 	}
+	r.ackShared(key, at, durable)
 }
 
 // Rewind goes back to a cursor: what was received after it has been given up.
@@ -459,11 +729,37 @@ func (r *Reader) Rewind(now time.Time, log engine.LogID, to engine.Position, t e
 	if r.closed {
 		return nil
 	}
-	for _, c := range r.channels {
-		if c.log == log {
-			r.send(&wirepb.Unsubscribe{Channel: c.id})
-			r.drop(c)
-		}
+	for _, c := range slices.Clone(r.byLog[log]) {
+		r.send(&wirepb.Unsubscribe{Channel: c.id})
+		r.drop(c)
+	}
+	r.consider(now)
+	return r.take()
+}
+
+// Stop stops reading a log until Retry.
+func (r *Reader) Stop(now time.Time, log engine.LogID) []Action {
+	o := r.offers[log]
+	if r.closed || o == nil {
+		return nil
+	}
+	if c := r.channels[o.channel]; c != nil {
+		r.send(&wirepb.Unsubscribe{Channel: c.id})
+		r.drop(c)
+	}
+	o.retry, o.stopped = now.Add(time.Hour), true
+	return r.take()
+}
+
+// Retry undoes Stop.
+func (r *Reader) Retry(now time.Time, log engine.LogID) []Action {
+	o := r.offers[log]
+	if r.closed || o == nil {
+		return nil
+	}
+	o.retry, o.stopped = now, false
+	if r.shared != nil {
+		r.shared.skipped[log] = true // it is all asked for again
 	}
 	r.consider(now)
 	return r.take()
@@ -494,11 +790,11 @@ func (r *Reader) Tick(now time.Time) []Action {
 		return r.take()
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.channels)) {
-		if c := r.channels[id]; c.ack != nil {
-			r.send(c.ack)
-			c.ack = nil
+		if m := r.ackOf(r.channels[id]); m != nil {
+			r.send(m)
 		}
 	}
+	r.tickShared()
 	r.consider(now)
 	return r.take()
 }

@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
+
+// maxAhead is how far ahead of this node's clock an epoch may be.
+const maxAhead = 366 * 24 * time.Hour
 
 // Frame takes a frame from the peer.
 func (r *Reader) Frame(now time.Time, f *wirepb.Frame) []Action {
@@ -45,6 +49,8 @@ func (r *Reader) frame(now time.Time, f *wirepb.Frame) error {
 		return r.schema(k.Schema)
 	case *wirepb.Frame_SnapshotBegin:
 		return r.snapshotBegin(k.SnapshotBegin)
+	case *wirepb.Frame_SnapshotMarks:
+		return r.snapshotMarks(k.SnapshotMarks)
 	case *wirepb.Frame_SnapshotRows:
 		return r.snapshotRows(k.SnapshotRows)
 	case *wirepb.Frame_SnapshotEnd:
@@ -57,8 +63,11 @@ func (r *Reader) frame(now time.Time, f *wirepb.Frame) error {
 		log := wire.Log(k.Head.GetLog())
 		if o := r.offers[log]; o != nil && o.Wanted() {
 			o.Head, o.Time = engine.Position(k.Head.GetHead().GetPosition()), engine.Time(k.Head.GetHead().GetTime())
-			r.out = append(r.out, Action{Head: &Head{log, o.Head, o.Time}})
+			o.Oldest = engine.Position(k.Head.GetOldest())
+			r.out = append(r.out, Action{Head: &Head{log, wire.Head(k.Head.GetSource())}})
 		}
+	case *wirepb.Frame_Stable:
+		return r.stable(k.Stable)
 	case *wirepb.Frame_Gap:
 		return r.gap(now, k.Gap)
 	case *wirepb.Frame_Reset_:
@@ -73,12 +82,29 @@ func (r *Reader) frame(now time.Time, f *wirepb.Frame) error {
 
 func (r *Reader) peerHello(h *wirepb.Hello) error {
 	if r.peer != "" {
+		if r.cfg.Called && h.GetNodeId() == r.peer {
+			return nil // the peer's other half says what it holds of this node
+		}
 		return malformed("a second Hello from node %s", r.peer)
 	}
 	if err := negotiate(r.cfg.NodeID, h); err != nil {
 		return err
 	}
 	r.peer = h.GetNodeId()
+	if r.cfg.Basic || !slices.Contains(h.GetCapabilities(), CapOriginCursors) {
+		if r.cfg.Scope != nil {
+			return &Error{Code: wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, Message: fmt.Sprintf(
+				"nodes %s and %s keep one cursor for all logs between them, and what is read is narrowed to tables: take all, or give both the capability %s", r.cfg.NodeID, h.GetNodeId(), CapOriginCursors)}
+		}
+		r.shared = newSharing()
+	}
+	r.floors = r.shared == nil && slices.Contains(h.GetCapabilities(), CapFloors)
+	r.alone = r.shared == nil && slices.Contains(h.GetCapabilities(), CapFreshTables)
+	r.vectors = r.shared == nil && slices.Contains(h.GetCapabilities(), CapVector)
+	r.duplex = r.cfg.Duplex && slices.Contains(h.GetCapabilities(), CapDuplex)
+	if held := h.GetHeld(); held.GetNodeId() == r.cfg.NodeID && held.GetEpoch() != 0 {
+		r.out = append(r.out, Action{Witness: &Witness{r.peer, engine.Epoch(held.GetEpoch()), engine.Time(held.GetTime())}})
+	}
 	if r.active {
 		r.tellHeld()
 	}
@@ -89,6 +115,14 @@ func (r *Reader) peerError(now time.Time, e *wirepb.Error) error {
 	if e.Channel == nil {
 		return &Error{Code: e.GetCode(), Message: e.GetMessage(), Remote: true, RetryAfter: time.Duration(e.GetRetryAfterMs()) * time.Millisecond}
 	}
+	if r.shared.is(e.GetChannel()) {
+		r.shared.drop(now.Add(max(retryAfter, time.Duration(e.GetRetryAfterMs())*time.Millisecond)))
+		return nil
+	}
+	if e.GetCode() == wirepb.ErrorCode_ERROR_CODE_UNKNOWN_BASE && r.unknownBase(e.GetChannel()) {
+		r.consider(now)
+		return nil
+	}
 	c, err := r.channel(e.GetChannel(), "Error")
 	if c == nil {
 		return err
@@ -96,6 +130,9 @@ func (r *Reader) peerError(now time.Time, e *wirepb.Error) error {
 	code := RefusedPeer
 	if e.GetCode() == wirepb.ErrorCode_ERROR_CODE_LOOP {
 		code = RefusedLoop
+	}
+	if c.floor && e.GetCode() == wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED {
+		c.place.Floor = false // what there is helps on
 	}
 	wait := max(retryAfter, time.Duration(e.GetRetryAfterMs())*time.Millisecond)
 	c.offer.retry = now.Add(wait)
@@ -151,6 +188,7 @@ func (r *Reader) adverts(now time.Time, a *wirepb.Advert) error {
 		for _, l := range a.GetWithdrawn() {
 			if log := wire.Log(l); seen[log] == nil {
 				delete(r.offers, log)
+				r.sorted = nil
 			}
 		}
 	}
@@ -180,16 +218,25 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 	if len(l.GetPath()) == 0 || l.GetPath()[0] != r.peer {
 		return malformed("the advert of log %s has path %q, which does not start at node %s", log, l.GetPath(), r.peer)
 	}
+	if origin := l.GetPath()[len(l.GetPath())-1]; !strings.HasPrefix(log.Origin, origin+"#") {
+		return malformed("the advert of log %s has path %q, which does not end at the log's origin", log, l.GetPath())
+	}
+	if engine.Time(log.Epoch).Wall().Sub(r.heard) > maxAhead && r.heard.Year() > 2000 {
+		return malformed("the advert of log %s is of an epoch that is more than a year ahead", log)
+	}
 	o := seen[log]
 	if o == nil {
 		o = &Offer{Log: log, Path: l.GetPath(), Schemas: map[engine.TableName]*engine.Schema{}, Oldest: engine.Position(l.GetOldest()), Since: engine.Time(l.GetCompleteSince()), Head: engine.Position(l.GetHead().GetPosition()), Time: engine.Time(l.GetHead().GetTime())}
+		if o.Compare = engine.Comparators[l.GetOrder()]; o.Compare == nil {
+			o.Compare = r.cfg.Compare
+		}
 		if old := r.offers[log]; old != nil {
 			o.channel, o.retry, o.Refused = old.channel, old.retry, old.Refused
 			if c := r.channels[o.channel]; c != nil {
 				c.offer = o
 			}
 		}
-		seen[log], r.offers[log] = o, o
+		seen[log], r.offers[log], r.sorted = o, o, nil
 	}
 	if l.GetScope() != nil {
 		var err error
@@ -199,6 +246,10 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 	}
 	o.Tables = append(o.Tables, wire.Tables(l.GetTables())...)
 	for _, m := range l.GetSchemas() {
+		m, err := r.shaped(o, m)
+		if err != nil {
+			return err
+		}
 		of, s, err := wire.Schema(m)
 		if err != nil {
 			return malformed("advert: %v", err)
@@ -211,12 +262,52 @@ func (r *Reader) offered(seen map[engine.LogID]*Offer, l *wirepb.LogAdvert) erro
 	return nil
 }
 
+// maxShapes bounds what a peer can make a reader remember of them.
+const maxShapes = 1 << 12
+
+// shaped returns a schema of an advert with what others had of it before.
+func (r *Reader) shaped(o *Offer, m *wirepb.Schema) (*wirepb.Schema, error) {
+	n := m.GetShape()
+	if n == 0 {
+		return m, nil
+	}
+	if m.GetTable() == nil {
+		of := r.shapes[n]
+		if of == nil {
+			return nil, malformed("the advert of log %s has a schema of shape %d, which has not come", o.Log, n)
+		}
+		m.Table, m.Columns = of.GetTable(), of.GetColumns()
+	} else if len(r.shapes) >= maxShapes {
+		return nil, malformed("adverts of more than %d shapes", maxShapes)
+	} else {
+		if r.shapes == nil {
+			r.shapes = map[uint32]*wirepb.Schema{}
+		}
+		r.shapes[n] = &wirepb.Schema{Table: m.GetTable(), Columns: m.GetColumns()}
+	}
+	m.Log = wire.FromLog(o.Log)
+	o.Tables = append(o.Tables, wire.Table(m.GetTable()))
+	return m, nil
+}
+
 func (r *Reader) subscribed(m *wirepb.Subscribed) error {
+	if r.shared.is(m.GetChannel()) {
+		return nil
+	}
 	c, err := r.channel(m.GetChannel(), "Subscribed")
 	if c == nil {
 		return err
 	}
-	if log := wire.Log(m.GetLog()); log != c.log {
+	if m.GetAsAdvertised() {
+		if c.run == 0 {
+			return malformed("Subscribed on channel %d is short, and it was not opened by Resume", c.id)
+		}
+		for _, t := range c.tables {
+			if s := c.offer.Schemas[t]; s != nil {
+				r.learn(c, c.log, s)
+			}
+		}
+	} else if log := wire.Log(m.GetLog()); log != c.log {
 		return malformed("Subscribed on channel %d for log %s, which was opened for log %s", c.id, log, c.log)
 	}
 	for _, s := range m.GetSchemas() {
@@ -231,25 +322,53 @@ func (r *Reader) subscribed(m *wirepb.Subscribed) error {
 		if r.cfg.NoSnapshot {
 			return malformed("a snapshot on channel %d, which does not allow it", c.id)
 		}
-		c.state, c.delta = inSnapshot, false
+		c.state, c.mode = inSnapshot, mode
 		return nil
-	case wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA:
+	case wirepb.Mode_MODE_LIVE, wirepb.Mode_MODE_DELTA, wirepb.Mode_MODE_STATE_DELTA, wirepb.Mode_MODE_REPLAY_ARCHIVE:
 	default:
 		return malformed("channel %d is to be caught up by %s, which was not asked for", c.id, mode)
 	}
 	start := engine.Position(m.GetStart().GetPosition())
-	if !c.place.Known || c.place.Lost != "" || start != c.place.Position {
-		return malformed("channel %d starts at %q, and the reader of log %s is at %q", c.id, start, c.log, c.place.Position)
-	}
-	if mode == wirepb.Mode_MODE_STATE_DELTA {
-		c.state, c.delta = inSnapshot, true
+	if c.floor {
+		if mode != wirepb.Mode_MODE_LIVE && mode != wirepb.Mode_MODE_DELTA {
+			return malformed("channel %d is to be caught up by %s from a floor", c.id, mode)
+		}
+		c.floor = false
+		r.floored(c, m)
+		c.state, c.whole = inStream, nil
+		if tables := r.wantedOf(c.offer); c.offer.anywhere() && !slices.Equal(tables, c.tables) {
+			c.tables, c.place.Tables = tables, tables // they have been advertised since
+			r.carry(c)
+		}
 		return nil
 	}
+	if m.GetAsAdvertised() {
+		start = c.asked
+	}
+	if c.asked == "" || start != c.asked { // the reader may be further by now, by way of another session
+		return malformed("channel %d starts at %q, and the reader of log %s has asked for %q", c.id, start, c.log, c.asked)
+	}
+	if mode == wirepb.Mode_MODE_STATE_DELTA || mode == wirepb.Mode_MODE_REPLAY_ARCHIVE {
+		c.state, c.mode = inSnapshot, mode
+		return nil
+	}
+	c.tables = slices.DeleteFunc(slices.Clone(c.tables), func(t engine.TableName) bool { return slices.Contains(c.whole, t) }) // the peer has them no longer
+	c.whole = nil
+	fewer := c.place.Tables != nil && !covers(c.tables, c.place.Tables)
 	c.state, c.place.Tables, c.place.Gap = inStream, c.tables, ""
+	if fewer {
+		r.carry(c)
+	}
+	if a := c.place.acked; a != nil { // what the last peer was told
+		c.ack = &wirepb.Ack{Channel: c.id, Position: string(a.cursor.Position), Durable: a.durable}
+	}
 	return nil
 }
 
 func (r *Reader) schema(m *wirepb.Schema) error {
+	if r.shared.is(m.GetChannel()) {
+		return r.sharedSchema(m)
+	}
 	c, err := r.channel(m.GetChannel(), "Schema")
 	if c == nil {
 		return err
@@ -268,10 +387,14 @@ func (r *Reader) addSchema(c *incoming, m *wirepb.Schema) error {
 	if c.schemas.count() >= maxSchemas {
 		return malformed("channel %d has more than %d schemas", c.id, maxSchemas)
 	}
+	r.learn(c, log, s)
+	return nil
+}
+
+func (r *Reader) learn(c *incoming, log engine.LogID, s *engine.Schema) {
 	if c.schemas.add(log, s) && log == c.log && !c.place.handed[s.ID] {
 		c.fresh = append(c.fresh, s)
 	}
-	return nil
 }
 
 // hand notes that the channel's fresh schemas go out with a delivery.
@@ -295,10 +418,27 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 	spec := &engine.BaselineSpec{
 		Log: c.log, Scope: r.key(c.log).Scope, Others: c.schemas.byLog(), Reason: c.cause,
 		At: engine.Position(m.GetAt().GetPosition()), Time: engine.Time(m.GetAt().GetTime()), Major: m.GetMajor(),
-		Delta: c.delta, CompleteFrom: engine.Time(m.GetCompleteSince()), Truncates: map[engine.TableName][]engine.Stamp{},
+		Delta: c.mode != wirepb.Mode_MODE_SNAPSHOT, CompleteFrom: engine.Time(m.GetCompleteSince()), Truncates: map[engine.TableName][]engine.Stamp{},
+		Gap: m.GetGap(),
 	}
-	if c.delta && r.cfg.Compare(spec.At, c.place.Position) < 0 {
-		return malformed("SnapshotBegin on channel %d at %s, and the reader of log %s is at %s", c.id, spec.At, c.log, c.place.Position)
+	if m.GetRelayed() {
+		spec.Marks = append([]engine.Mark{}, c.marks...)
+	}
+	c.marks, c.follow = nil, nil
+	if to := engine.Position(m.GetFollows()); to != "" {
+		if r.cfg.Holder == "" || c.offer.Compare(to, spec.At) < 0 {
+			return malformed("SnapshotBegin on channel %d at %s, which the log of %s is to follow up to %s", c.id, spec.At, c.log, to)
+		}
+		c.follow = &following{to: to, at: spec.At}
+	}
+	if spec.Delta && c.offer.Compare(spec.At, c.asked) < 0 {
+		return malformed("SnapshotBegin on channel %d at %s, and the reader of log %s has asked for %s", c.id, spec.At, c.log, c.asked)
+	}
+	if c.place.Known && c.place.Lost == "" && c.offer.Compare(spec.At, c.place.Position) < 0 {
+		// It has come further by way of another session: what follows is asked for.
+		r.send(&wirepb.Unsubscribe{Channel: c.id})
+		r.drop(c)
+		return nil
 	}
 	spec.Schemas = spec.Others[c.log]
 	delete(spec.Others, c.log)
@@ -312,6 +452,9 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 				spec.Truncates[name] = append(spec.Truncates[name], wire.Stamp(s))
 			}
 		}
+	}
+	if c.mode == wirepb.Mode_MODE_STATE_DELTA {
+		spec.Fresh = slices.DeleteFunc(c.whole, func(t engine.TableName) bool { return !slices.Contains(spec.Tables, t) })
 	}
 	c.state, c.spec, c.rows, c.tables = inRows, spec, 0, spec.Tables
 	c.place.handed = nil
@@ -329,7 +472,10 @@ func (r *Reader) receive(c *incoming, n int) (int64, error) {
 	if c.left <= 0 {
 		return 0, malformed("%d bytes on channel %d, which has no credit", n, c.id)
 	}
-	c.left -= int64(n)
+	c.place.Counts.Bytes += int64(n)
+	if c.left -= int64(n); c.left <= 0 {
+		c.place.Counts.Starved++
+	}
 	return int64(n), nil
 }
 
@@ -356,16 +502,32 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 		return err
 	}
 	i := slices.IndexFunc(m.GetCursors(), func(lc *wirepb.LogCursor) bool { return wire.Log(lc.GetLog()) == c.log })
-	if i < 0 || engine.Position(m.GetCursors()[i].GetCursor().GetPosition()) != c.spec.At {
-		return malformed("SnapshotEnd on channel %d does not cover %s at %s, where it began", c.id, c.log, c.spec.At)
+	at, t := c.spec.At, c.spec.Time
+	if f := c.follow; f != nil {
+		if at, t = f.at, max(t, f.time); f.parts > 0 || at != f.to {
+			return malformed("SnapshotEnd on channel %d at %s (part %d), and the log was to follow up to %s", c.id, at, f.parts, f.to)
+		}
+	}
+	if i < 0 || engine.Position(m.GetCursors()[i].GetCursor().GetPosition()) != at {
+		return malformed("SnapshotEnd on channel %d does not cover %s at %s, where it is", c.id, c.log, at)
 	}
 	if m.GetRecords() != c.rows {
 		return malformed("SnapshotEnd on channel %d after %d records; the writer sent %d", c.id, c.rows, m.GetRecords())
 	}
 	r.deliver(c, &Delivery{Kind: DeliverCommit})
 	p := c.place
-	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = c.spec.At, max(p.Time, c.spec.Time), true, 0, "", "", c.spec.Tables
-	c.state, c.spec, c.cause = inStream, nil, ""
+	switch c.mode {
+	case wirepb.Mode_MODE_STATE_DELTA:
+		p.Counts.StateDeltas++
+	case wirepb.Mode_MODE_REPLAY_ARCHIVE:
+		p.Counts.Replays++
+	default:
+		p.Counts.Snapshots++
+	}
+	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, max(p.Time, t), true, 0, "", "", c.spec.Tables
+	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
+	p.copier = nil
+	defer r.copied(c)
 	for log := range r.places {
 		if log.Origin == c.log.Origin && log.Epoch < c.log.Epoch {
 			delete(r.places, log)
@@ -375,39 +537,82 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 }
 
 func (r *Reader) batch(now time.Time, m *wirepb.Batch) error {
-	c, err := r.in(m.GetChannel(), inStream, "Batch")
-	if c == nil {
+	if r.shared.is(m.GetChannel()) {
+		return r.sharedBatch(now, m)
+	}
+	c, err := r.channel(m.GetChannel(), "Batch")
+	if c != nil && c.state == inRows && c.follow != nil {
+		return r.followed(c, m)
+	}
+	if c, err = r.in(m.GetChannel(), inStream, "Batch"); c == nil {
 		return err
 	}
-	if m.GetCodec() != wirepb.Codec_CODEC_UNSPECIFIED {
-		return malformed("Batch on channel %d is packed with codec %d, which was not agreed", c.id, m.GetCodec())
+	b, err := unpack(c.id, m)
+	if err != nil {
+		return err
 	}
-	b, p := wire.Block(m), c.place
 	n, err := r.receive(c, len(b.Payload))
 	if err != nil {
 		return err
 	}
-	if b.Position == "" || r.cfg.Compare(b.Prev, b.Position) >= 0 {
-		return malformed("Batch on channel %d goes from %q to %q", c.id, b.Prev, b.Position)
-	}
-	switch ahead := r.cfg.Compare(b.Prev, p.Position); {
-	case r.cfg.Compare(b.Position, p.Position) <= 0, ahead == 0 && b.Part < p.Parts:
-		c.left += n // a repetition: the bytes are free again
+	what, err := r.block(c, b, n)
+	switch {
+	case err != nil:
+		return err
+	case what == blockRepeated:
+		c.left += n // the bytes are free again
 		r.send(&wirepb.Credit{Channel: c.id, Bytes: uint64(n)})
-		return nil
-	case ahead > 0, ahead == 0 && b.Part > p.Parts, ahead < 0 && (b.Part > 0 || !b.Last):
+	case what == blockHole:
 		return r.hole(now, c, b.Prev, b.Part)
-	case ahead < 0:
-		if err := b.Index(c.log, c.schemas.Schema); err != nil {
-			return err
-		}
-		rest, ok := b.After(p.Position, r.cfg.Compare)
-		if !ok || rest.Prev != p.Position {
-			return malformed("Batch on channel %d from %q to %q lies across %q", c.id, b.Prev, b.Position, p.Position)
-		}
-		b = rest
+	default:
+		c.holes = 0
 	}
-	c.holes = 0
+	return nil
+}
+
+func unpack(channel uint32, m *wirepb.Batch) (*engine.Block, error) {
+	if m.GetCodec() != wirepb.Codec_CODEC_UNSPECIFIED {
+		return nil, malformed("Batch on channel %d is packed with codec %d, which was not agreed", channel, m.GetCodec())
+	}
+	return wire.Block(m), nil
+}
+
+// blockIs is what a block is to a reader.
+type blockIs uint8
+
+const (
+	blockNext blockIs = iota
+	blockRepeated
+	blockHole
+)
+
+// block takes in a block of a channel's log, if it is the next.
+func (r *Reader) block(c *incoming, b *engine.Block, n int64) (blockIs, error) {
+	p := c.place
+	if b.Position == "" || c.offer.Compare(b.Prev, b.Position) >= 0 {
+		return 0, malformed("Batch on channel %d goes from %q to %q", c.id, b.Prev, b.Position)
+	}
+	// A transaction that begins before the place and ends after it is one by which
+	// the peer was caught up itself: it stands for those that the place covers, and
+	// what of them it holds is here already.
+	part, ahead := b.Part > 0 || !b.Last, c.offer.Compare(b.Prev, p.Position)
+	switch {
+	case c.offer.Compare(b.Position, p.Position) <= 0, (ahead == 0 || part) && ahead <= 0 && b.Part < p.Parts:
+		p.Counts.Duplicates++
+		p.Counts.DuplicateBytes += n
+		return blockRepeated, nil
+	case ahead > 0, (ahead == 0 || part) && b.Part > p.Parts:
+		return blockHole, nil
+	case ahead < 0 && part:
+		b.Prev = p.Position
+	case ahead < 0:
+		rest := b // if it is damaged, whoever applies it finds so
+		if b.Index(c.log, c.schemas.Schema) == nil {
+			rest, _ = b.After(p.Position, c.offer.Compare)
+		}
+		following := *rest
+		following.Prev, b = p.Position, &following
+	}
 	b.Schemas = c.hand()
 	if b.Last {
 		p.Position, p.Time, p.Parts = b.Position, b.Time, 0
@@ -415,32 +620,49 @@ func (r *Reader) batch(now time.Time, m *wirepb.Batch) error {
 		p.Parts = b.Part + 1
 	}
 	r.deliver(c, &Delivery{Kind: DeliverBlock, Block: b, Size: n})
-	return nil
+	return blockNext, nil
 }
 
 func (r *Reader) progress(now time.Time, m *wirepb.Progress) error {
+	if r.shared.is(m.GetChannel()) {
+		return r.sharedProgress(now, m)
+	}
 	c, err := r.in(m.GetChannel(), inStream, "Progress")
 	if c == nil {
 		return err
 	}
+	what, err := r.passed(c, m)
+	switch {
+	case err != nil:
+		return err
+	case what == blockHole:
+		return r.hole(now, c, engine.Position(m.GetPrev()), 0)
+	case what == blockNext:
+		c.holes = 0
+	}
+	return nil
+}
+
+// passed takes in a stretch with nothing in it.
+func (r *Reader) passed(c *incoming, m *wirepb.Progress) (blockIs, error) {
 	p, prev, through := c.place, engine.Position(m.GetPrev()), engine.Position(m.GetThrough())
 	switch {
-	case r.cfg.Compare(prev, through) >= 0:
-		return malformed("Progress on channel %d goes from %q to %q", c.id, prev, through)
-	case r.cfg.Compare(through, p.Position) <= 0:
-		return nil
-	case r.cfg.Compare(prev, p.Position) > 0, p.Parts > 0:
-		return r.hole(now, c, prev, 0)
+	case c.offer.Compare(prev, through) >= 0:
+		return 0, malformed("Progress on channel %d goes from %q to %q", c.id, prev, through)
+	case c.offer.Compare(through, p.Position) <= 0:
+		return blockRepeated, nil
+	case c.offer.Compare(prev, p.Position) > 0, p.Parts > 0:
+		return blockHole, nil
 	}
-	c.holes = 0
 	r.deliver(c, &Delivery{Kind: DeliverProgress, Prev: p.Position, Through: through, Time: engine.Time(m.GetTime())})
 	p.Position, p.Time = through, engine.Time(m.GetTime())
-	return nil
+	return blockNext, nil
 }
 
 // hole holds the log and asks for it again from where the reader is. A writer
 // that does not fill it is given up.
 func (r *Reader) hole(now time.Time, c *incoming, prev engine.Position, part uint32) error {
+	c.place.Counts.Holes++
 	holes := c.holes + 1
 	if holes > maxHoles {
 		return malformed("log %s: the reader is at %s (part %d), and for the %dth time the next frame follows %s (part %d)", c.log, c.place.Position, c.place.Parts, holes, prev, part)
@@ -492,7 +714,7 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 	}
 	if !o.Wanted() {
 		r.send(&wirepb.Unsubscribe{Channel: c.id})
-		delete(r.channels, c.id)
+		r.remove(c)
 		return nil
 	}
 	cause := fmt.Sprintf("epoch %d of %s has ended, and epoch %d begun", c.log.Epoch, log.Origin, epoch)
@@ -501,8 +723,14 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 		p = &Place{}
 		r.places[log] = p
 	}
-	p.Lost = cause
-	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause = log, o, p, inSubscribed, nil, nil, cause
+	if c.place.copier == r {
+		c.place.copier = nil
+	}
+	p.Lost, p.copier = cause, r
+	p.Counts.Resets++
+	r.remove(c)
+	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole = log, o, p, inSubscribed, nil, nil, cause, nil
+	r.add(c)
 	c.tables = r.wantedOf(o)
 	o.channel = c.id
 	r.carry(c)

@@ -22,7 +22,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,9 +39,36 @@ const (
 const (
 	CapOriginCursors = "origin-cursors" // the peer keeps one cursor per log
 	CapStateDelta    = "state-delta"    // the peer can be caught up by STATE_DELTA
+	CapReplayArchive = "replay-archive" // the peer can be caught up by REPLAY_ARCHIVE
+	CapDuplex        = "duplex"         // each side may read from the other in one session
+	CapFreshTables   = "fresh-tables"   // the peer serves tables that a cursor does not cover beside it
+	CapVector        = "cursor-vector"  // many channels are opened by one vector of cursors, of which the peer remembers the last
+	CapShapes        = "advert-shapes"  // adverts say once what many schemas have in common
+	CapFloors        = "floors"         // the peer speaks of holders: acks by holder, Stable, FLOOR
 )
 
-var capabilities = []string{CapOriginCursors, CapStateDelta}
+func capabilitiesOf(duplex, basic bool) []string {
+	all := []string{CapStateDelta, CapReplayArchive, CapFreshTables, CapVector, CapShapes, CapFloors}
+	if !basic {
+		all = append(all, CapOriginCursors)
+	}
+	if duplex {
+		all = append(all, CapDuplex)
+	}
+	return all
+}
+
+// ForReader reports whether a frame of a session in which both sides read is for
+// the Reader of this side, rather than its Writer; a Hello is for both.
+func ForReader(f *wirepb.Frame) (reader, writer bool) {
+	switch f.GetKind().(type) {
+	case *wirepb.Frame_Hello:
+		return true, true
+	case *wirepb.Frame_Subscribe, *wirepb.Frame_Resume, *wirepb.Frame_Unsubscribe, *wirepb.Frame_Credit, *wirepb.Frame_Ack:
+		return false, true
+	}
+	return true, false // an Error of a channel is the writer's
+}
 
 // MaxPath is the longest path of an advert that a node accepts.
 const MaxPath = 8
@@ -103,6 +129,8 @@ func frame(kind any) *wirepb.Frame {
 		f.Kind = &wirepb.Frame_Subscribed{Subscribed: k}
 	case *wirepb.SnapshotBegin:
 		f.Kind = &wirepb.Frame_SnapshotBegin{SnapshotBegin: k}
+	case *wirepb.SnapshotMarks:
+		f.Kind = &wirepb.Frame_SnapshotMarks{SnapshotMarks: k}
 	case *wirepb.SnapshotEnd:
 		f.Kind = &wirepb.Frame_SnapshotEnd{SnapshotEnd: k}
 	case *wirepb.Schema:
@@ -113,6 +141,8 @@ func frame(kind any) *wirepb.Frame {
 		f.Kind = &wirepb.Frame_Head{Head: k}
 	case *wirepb.Credit:
 		f.Kind = &wirepb.Frame_Credit{Credit: k}
+	case *wirepb.Stable:
+		f.Kind = &wirepb.Frame_Stable{Stable: k}
 	case *wirepb.Ack:
 		f.Kind = &wirepb.Frame_Ack{Ack: k}
 	case *wirepb.Gap:
@@ -123,6 +153,8 @@ func frame(kind any) *wirepb.Frame {
 		f.Kind = &wirepb.Frame_GoAway{GoAway: k}
 	case *wirepb.Error:
 		f.Kind = &wirepb.Frame_Error{Error: k}
+	case *wirepb.Resume:
+		f.Kind = &wirepb.Frame_Resume{Resume: k}
 	case *wirepb.Unsubscribe:
 		f.Kind = &wirepb.Frame_Unsubscribe{Unsubscribe: k}
 	default:
@@ -164,9 +196,6 @@ func negotiate(self string, h *wirepb.Hello) error {
 		return &Error{Code: wirepb.ErrorCode_ERROR_CODE_VERSION, Message: fmt.Sprintf(
 			"node %s speaks protocol versions %d to %d and node %s (%s) speaks %d to %d: upgrade the older of them",
 			self, MinVersion, Version, h.GetNodeId(), h.GetSoftware(), h.GetMinVersion(), h.GetVersion())}
-	case !slices.Contains(h.GetCapabilities(), CapOriginCursors):
-		return &Error{Code: wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, Message: fmt.Sprintf(
-			"node %s has no capability %s, and this node has no shared cursor: turn it on there", h.GetNodeId(), CapOriginCursors)}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -13,8 +14,8 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
-// subscribe opens a channel.
-func (w *Writer) subscribe(m *wirepb.Subscribe) error {
+// subscribe opens a channel; brief says that it is one of Resume.
+func (w *Writer) subscribe(m *wirepb.Subscribe, brief bool) error {
 	id := m.GetChannel()
 	if id <= w.last {
 		return malformed("Subscribe for channel %d after channel %d: numbers only grow", id, w.last)
@@ -25,7 +26,7 @@ func (w *Writer) subscribe(m *wirepb.Subscribe) error {
 	}
 	c := &outgoing{
 		id: id, log: wire.Log(m.GetLog()), modes: m.GetModes(), credit: int64(min(m.GetCredit(), maxCredit)),
-		parts: m.GetStagedParts(), schemas: map[schemaKey]bool{}, compare: engine.CompareLSN, reader: w.peer,
+		parts: m.GetStagedParts(), schemas: map[schemaKey]bool{}, compare: engine.CompareLSN, reader: w.peer, brief: brief, follow: m.GetFollow(),
 	}
 	if m.GetReader() != "" {
 		c.reader += "/" + m.GetReader()
@@ -33,15 +34,21 @@ func (w *Writer) subscribe(m *wirepb.Subscribe) error {
 	switch {
 	case len(w.channels) >= w.cfg.Limits.MaxChannels:
 		return fail(wirepb.ErrorCode_ERROR_CODE_LIMIT, "a session has at most %d channels", w.cfg.Limits.MaxChannels)
+	case m.GetLog() == nil && w.draining:
+		return fail(wirepb.ErrorCode_ERROR_CODE_DRAINING, "node %s is draining", w.cfg.NodeID)
+	case m.GetLog() == nil && slices.Contains(m.GetUpward(), w.cfg.NodeID):
+		return fail(wirepb.ErrorCode_ERROR_CODE_LOOP, "node %s is above node %s: reading from it would close a loop", w.cfg.NodeID, w.peer)
 	case m.GetLog() == nil:
-		return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s has no shared log", w.cfg.NodeID)
+		return w.subscribeShared(c, m)
+	case w.shared && m.GetFrom() != nil:
+		return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "nodes %s and %s have no cursor of one log between them: not both have the capability %s", w.cfg.NodeID, w.peer, CapOriginCursors)
 	case c.log.Origin == "" || c.log.Epoch == 0:
 		return malformed("Subscribe for channel %d names no log", id)
 	case w.draining:
 		return fail(wirepb.ErrorCode_ERROR_CODE_DRAINING, "node %s is draining", w.cfg.NodeID)
 	case slices.Contains(m.GetUpward(), w.cfg.NodeID):
 		return fail(wirepb.ErrorCode_ERROR_CODE_LOOP, "node %s is above node %s: reading from it would close a loop", w.cfg.NodeID, w.peer)
-	case w.cfg.Provider != nil && w.cfg.Provider(c.log.Origin) == w.peer && w.peer > w.cfg.NodeID:
+	case w.cfg.Provider != nil && w.cfg.Provider(c.log.Origin) == w.peer && w.peer > w.cfg.NodeID && !strings.HasPrefix(c.log.Origin, w.peer+"#"):
 		return fail(wirepb.ErrorCode_ERROR_CODE_LOOP, "nodes %s and %s have picked each other for log %s: the larger id yields", w.cfg.NodeID, w.peer, c.log)
 	}
 	var err error
@@ -58,12 +65,17 @@ func (w *Writer) subscribe(m *wirepb.Subscribe) error {
 	switch from := m.GetFrom().(type) {
 	case *wirepb.Subscribe_Cursor:
 		c.hasFrom, c.sent, c.time = true, engine.Position(from.Cursor.GetPosition()), engine.Time(from.Cursor.GetTime())
+	case *wirepb.Subscribe_Floor:
+		if w.cfg.Floor == nil {
+			return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s is part of no relay tree, and knows of no floor", w.cfg.NodeID)
+		}
+		c.hasFrom, c.sent, c.parts = true, w.cfg.Floor(c.log, from.Floor.GetHolder()), 0
 	case nil:
 	default:
 		return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s serves from a cursor or a snapshot only", w.cfg.NodeID)
 	}
-	if !c.hasFrom {
-		c.parts = 0
+	if c.fresh = wire.Tables(m.GetFresh()); !c.hasFrom {
+		c.parts, c.fresh = 0, nil
 	}
 	w.channels[id] = c
 	w.order = append(w.order, id)
@@ -77,13 +89,11 @@ func (c *outgoing) allows(m wirepb.Mode) bool {
 // find returns the log as served now, or the log of another epoch that is
 // served in its place.
 func (w *Writer) find(log engine.LogID) (s *Served, other *Served) {
-	for i := range w.served {
+	for _, i := range w.byOrigin[log.Origin] {
 		if w.served[i].Log == log {
 			return &w.served[i], nil
 		}
-		if w.served[i].Log.Origin == log.Origin {
-			other = &w.served[i]
-		}
+		other = &w.served[i]
 	}
 	return nil, other
 }
@@ -98,7 +108,7 @@ func (w *Writer) advance(c *outgoing) error {
 	case other.Log.Epoch < c.log.Epoch:
 		if c.state == stateSnapshot {
 			w.out = append(w.out, Output{Abandon: c.id})
-			c.hasFrom = c.since > 0
+			c.hasFrom = c.since > 0 || c.replay != ""
 		}
 		c.state = stateWaiting // until this node has what the reader has
 		return nil
@@ -166,6 +176,7 @@ func (w *Writer) reset(c *outgoing, to *Served) {
 	}
 	w.send(&wirepb.Reset{Channel: c.id, Log: wire.FromLog(c.log), Epoch: uint64(to.Log.Epoch)})
 	c.log, c.state, c.hasFrom, c.sent, c.time, c.parts, c.acked, c.durable, c.since, c.shapes = to.Log, stateWaiting, false, "", 0, 0, "", false, 0, 0
+	c.replay, c.failed, c.held, c.fresh, c.brief, c.forgotten = "", false, false, nil, false, 0
 }
 
 // begin chooses the mode of a waiting channel, if the node has what it takes.
@@ -175,7 +186,10 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 		c.tables = c.scope.Names()
 	}
 	c.mode = wirepb.Mode_MODE_SNAPSHOT
+	// A table that the node lacks is not sent, and the reader told so.
+	c.fresh = slices.DeleteFunc(c.fresh, func(t engine.TableName) bool { return !c.covers(t) })
 	if c.hasFrom {
+		delta := w.delta && c.time > 0 && s.CompleteFrom > 0 && c.time >= max(s.CompleteFrom, c.forgotten) && c.allows(wirepb.Mode_MODE_STATE_DELTA)
 		switch ahead := s.Compare(c.sent, s.Head); {
 		case ahead > 0 && len(s.Path) == 1:
 			// This node minted the log and is behind its reader: it has lost history.
@@ -183,12 +197,17 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 			return nil
 		case ahead > 0:
 			return nil // a carrier that is behind makes the reader wait
+		case len(c.fresh) > 0 && delta:
+			c.mode = wirepb.Mode_MODE_STATE_DELTA
+		case len(c.fresh) > 0:
 		case ahead == 0 && c.allows(wirepb.Mode_MODE_LIVE):
 			c.mode = wirepb.Mode_MODE_LIVE
 		case s.Compare(c.sent, s.Oldest) >= 0 && c.allows(wirepb.Mode_MODE_DELTA):
 			c.mode = wirepb.Mode_MODE_DELTA
-		case w.delta && c.time > 0 && s.CompleteFrom > 0 && c.time >= s.CompleteFrom && c.allows(wirepb.Mode_MODE_STATE_DELTA):
+		case delta:
 			c.mode = wirepb.Mode_MODE_STATE_DELTA
+		case w.replayable(c, s):
+			c.mode = wirepb.Mode_MODE_REPLAY_ARCHIVE
 		}
 	}
 	if !c.allows(c.mode) {
@@ -199,14 +218,21 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 	}
 	switch c.mode {
 	case wirepb.Mode_MODE_SNAPSHOT:
-		c.state, c.sent, c.parts, c.since = stateSnapshot, "", 0, 0
+		c.state, c.sent, c.parts, c.since, c.replay, c.fresh = stateSnapshot, "", 0, 0, "", nil
 	case wirepb.Mode_MODE_STATE_DELTA:
 		answer.Start = wire.FromCursor(c.sent, c.time)
-		c.state, c.parts, c.since = stateSnapshot, 0, c.time
+		c.state, c.parts, c.since, c.replay = stateSnapshot, 0, c.time, ""
+	case wirepb.Mode_MODE_REPLAY_ARCHIVE:
+		answer.Start = wire.FromCursor(c.sent, c.time)
+		c.state, c.parts, c.since = stateSnapshot, 0, 0
 	default:
 		c.state = stateStreaming
 		answer.Start = wire.FromCursor(c.sent, c.time)
+		if c.brief && c.lens == nil && c.scope == nil {
+			w.abridge(c, s, answer)
+		}
 	}
+	c.brief = false
 	rest := s.Schemas
 	for size := 0; len(rest) > 0; rest = rest[1:] {
 		sc := c.lens.Schema(rest[0])
@@ -223,6 +249,33 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 	w.send(answer)
 	w.sendSchemas(c, c.log, rest)
 	return nil
+}
+
+// abridge leaves out of an answer what the peer knows.
+func (w *Writer) abridge(c *outgoing, s *Served, answer *wirepb.Subscribed) {
+	answer.AsAdvertised, answer.Log, answer.Start, answer.Tables = true, nil, nil, nil
+	if c.mode == wirepb.Mode_MODE_LIVE {
+		answer.Head = nil
+	}
+	for _, t := range s.Tables {
+		if sc := newest(s.Schemas, t); sc != nil {
+			c.schemas[schemaKey{c.log, sc.ID}] = true
+		}
+	}
+}
+
+// replayable reports whether an archive leads a channel from where it is to where
+// the log begins, and notes how far.
+func (w *Writer) replayable(c *outgoing, s *Served) bool {
+	if !w.replays || c.failed || w.cfg.Archived == nil || c.time < s.Whole || !c.allows(wirepb.Mode_MODE_REPLAY_ARCHIVE) {
+		return false
+	}
+	to, ok := w.cfg.Archived(c.log, c.tables, c.sent, s.Oldest)
+	if !ok || s.Compare(to.Position, c.sent) <= 0 || s.Compare(to.Position, s.Oldest) < 0 || s.Compare(to.Position, s.Head) > 0 {
+		return false
+	}
+	c.replay = to.Position
+	return true
 }
 
 // sees reports whether a channel of the whole log sees all that the peer may.
@@ -245,6 +298,15 @@ func (w *Writer) sendSchemas(c *outgoing, log engine.LogID, schemas []*engine.Sc
 			m := wire.FromSchema(log, s)
 			m.Channel = c.id
 			w.send(m)
+		}
+	}
+}
+
+// sendOthers sends the schemas of other logs that a block uses.
+func (w *Writer) sendOthers(c *outgoing, b *engine.Block) {
+	for i := range b.Others {
+		if o := &b.Others[i]; !c.schemas[schemaKey{o.Log, o.Schema.ID}] {
+			w.sendSchemas(c, o.Log, []*engine.Schema{o.Schema})
 		}
 	}
 }

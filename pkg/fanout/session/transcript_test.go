@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,19 +27,27 @@ import (
 // over a toy node. The commands:
 //
 //	node id=a [provider=x]          the node that serves
-//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n] [complete=time] [hidden]
-//	                                a log of it, empty but for a baseline at oldest
+//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n] [complete=time] [hidden] [places]
+//	                                a log of it, empty but for a baseline at oldest; with
+//	                                places, one that can be read from anywhere
 //	narrowed log=.. columns=(c) where=(column,value)
 //	                                the node has only that of its tables
 //	append log=.. at=(p1,p2) [size=n] [parts=n] [table=t]
 //	                                transactions of one change each, a block each
 //	trim log=.. to=..               the log's older entries go
 //	drop log=.. | replace log=.. by=..
-//	session [reader=b] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)] [places]
+//	forget                          the node forgets the vectors of its readers
+//	session [reader=b] [holder=b@1] [notree] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)]
 //	                                a new session; the reader keeps its places
 //	activate                        the reader subscribes
 //	talk                            deliver frames until both are quiet
 //	pull [n=1]                      the writer reads n times from its node
+//	holders log=.. [stable=..] r@1=..
+//	                                what the node knows of those above it; without
+//	                                this command it is part of no relay tree
+//	takeover log=..                 the reader has what is below the floor
+//	above r@1=..                    what the reader knows of those above it
+//	untaken log=..                  the reader cannot take in the baseline that has come
 //	applied log=.. bytes=n | ack log=.. at=.. [durable] | window bytes=n
 //	pass time=1s                    time passes for both
 //	drain
@@ -46,7 +55,7 @@ import (
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &stage{now: time.Unix(1000, 0), places: session.Places{}}
+		s := &stage{now: time.Unix(1000, 0), places: session.Places{}, told: session.Told{}, vectors: session.NewVectors(0)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.out.Reset()
 			s.run(t, d)
@@ -62,20 +71,27 @@ type toyLog struct {
 	served session.Served
 	blocks []*engine.Block
 	rows   []engine.Record
+	// what is known of those above
+	holders session.Holdings
+	stable  engine.Position
 }
 
 type stage struct {
-	out    strings.Builder
-	now    time.Time
-	id     string
-	picked string // provider of every origin
-	logs   []*toyLog
-	w      *session.Writer
-	r      *session.Reader
-	toW    []*wirepb.Frame
-	toR    []*wirepb.Frame
-	places session.Places
-	begun  map[uint32]int // frames of a snapshot given
+	out     strings.Builder
+	now     time.Time
+	id      string
+	picked  string // provider of every origin
+	logs    []*toyLog
+	w       *session.Writer
+	r       *session.Reader
+	toW     []*wirepb.Frame
+	toR     []*wirepb.Frame
+	places  session.Places
+	told    session.Told
+	vectors *session.Vectors
+	begun   map[uint32]int // frames of a snapshot given
+	tree    bool
+	above   session.Holdings
 }
 
 func logOf(s string) engine.LogID {
@@ -146,6 +162,8 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	switch d.Cmd {
 	case "node":
 		s.id, s.picked, s.logs = arg(d, "id", "a"), arg(d, "provider", ""), nil
+	case "forget":
+		s.vectors = session.NewVectors(0)
 	case "log":
 		l := &toyLog{}
 		l.served = session.Served{Compare: engine.CompareLSN}
@@ -164,6 +182,10 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		}
 		l.served.Oldest = engine.Position(arg(d, "oldest", "0/10"))
 		l.served.Head, l.served.Time = l.served.Oldest, 100
+		if d.HasArg("places") {
+			l.served.Oldest, l.served.Head = "", ""
+			d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: "complete", Vals: []string{strconv.Itoa(math.MaxInt64)}})
+		}
 		l.served.CompleteFrom, l.served.Hidden = engine.Time(number(d, "complete", 0)), d.HasArg("hidden")
 		for i := range number(d, "rows", 0) {
 			sc := l.served.Schemas[0]
@@ -185,12 +207,30 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		}
 		d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: "tables", Vals: names})
 		l.served.Scope = scopeOf(d)
+	case "holders":
+		l := s.find(logOf(arg(d, "log", "")))
+		s.tree, l.holders, l.stable = true, holdings(d), engine.Position(arg(d, "stable", ""))
+	case "takeover":
+		log := logOf(arg(d, "log", ""))
+		if s.places[log] == nil {
+			s.places[log] = &session.Place{}
+		}
+		s.places[log].Floor = true
+	case "untaken":
+		log := logOf(arg(d, "log", ""))
+		s.places[log].Lost, s.places[log].Parts = "its baseline could not be taken in", 0
+		s.actions(s.r.Stop(s.now, log))
+		s.actions(s.r.Retry(s.now, log))
+	case "above":
+		s.above = holdings(d)
 	case "append":
 		s.append(d)
 	case "trim":
 		l, to := s.find(logOf(arg(d, "log", ""))), engine.Position(arg(d, "to", ""))
 		l.blocks = slices.DeleteFunc(l.blocks, func(b *engine.Block) bool { return engine.CompareLSN(b.Position, to) <= 0 })
 		l.served.Oldest = to
+	case "forget-deletes":
+		s.outputs(s.w.DeltaFailed(uint32(number(d, "channel", 1)), engine.Time(number(d, "complete", 0))))
 	case "drop":
 		log := logOf(arg(d, "log", ""))
 		s.logs = slices.DeleteFunc(s.logs, func(l *toyLog) bool { return l.served.Log == log })
@@ -209,7 +249,9 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 			s.pull()
 		}
 	case "applied":
-		s.actions(s.r.Applied(logOf(arg(d, "log", "")), int64(number(d, "bytes", 0))))
+		log := logOf(arg(d, "log", ""))
+		s.places[log].Buffered -= int64(number(d, "bytes", 0))
+		s.actions(s.r.Applied(log))
 	case "window":
 		s.actions(s.r.SetWindow(int64(number(d, "bytes", 0))))
 	case "ack":
@@ -244,6 +286,17 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace") {
 		s.outputs(s.w.Serve(s.serve()))
 	}
+}
+
+// holdings reads the arguments that name holders.
+func holdings(d *datadriven.TestData) session.Holdings {
+	hs := session.Holdings{}
+	for _, a := range d.CmdArgs {
+		if strings.Contains(a.Key, "@") {
+			hs[a.Key] = engine.Position(strings.Join(a.Vals, ""))
+		}
+	}
+	return hs
 }
 
 func (s *stage) serve() []session.Served {
@@ -295,7 +348,17 @@ func (s *stage) session(d *datadriven.TestData) {
 	if s.r != nil {
 		s.actions(s.r.End())
 	}
+	var holders func(engine.LogID) (session.Holdings, engine.Position)
+	var floor func(engine.LogID, string) engine.Position
+	if s.tree && !d.HasArg("notree") {
+		holders = func(log engine.LogID) (session.Holdings, engine.Position) {
+			l := s.find(log)
+			return l.holders, l.stable
+		}
+		floor = func(log engine.LogID, holder string) engine.Position { return s.find(log).holders[holder] }
+	}
 	s.w = session.NewWriter(session.WriterConfig{
+		Holders: holders, Floor: floor,
 		NodeID: s.id, Software: "toy",
 		Held: func(node string) (e engine.Epoch, t engine.Time) {
 			for _, l := range s.logs {
@@ -306,14 +369,15 @@ func (s *stage) session(d *datadriven.TestData) {
 			return e, t
 		},
 		Provider: func(string) string { return s.picked },
-		Limits:   session.Limits{MaxChannels: 3, MaxFrame: 1 << 20},
+		Limits:   session.Limits{MaxChannels: 3, MaxFrame: 1 << 20}, Vectors: s.vectors,
 	}, s.now)
 	s.outputs(s.w.Serve(s.serve()))
 	var acts []session.Action
 	s.r, acts = session.NewReader(session.ReaderConfig{
 		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Scope: scopeOf(d), Compare: engine.CompareLSN,
 		Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
-		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places,
+		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places, Vectors: s.told,
+		Holder: arg(d, "holder", ""), Above: func(engine.LogID) session.Holdings { return s.above },
 	}, s.now)
 	s.actions(acts)
 }
@@ -366,7 +430,7 @@ func (s *stage) pull() {
 	var pieces []session.Piece
 	size := 0
 	for _, b := range l.blocks {
-		if engine.CompareLSN(b.Position, work.After) <= 0 || (b.Prev == work.After && b.Part < work.Part) {
+		if engine.CompareLSN(b.Position, work.After) <= 0 || (len(pieces) == 0 && b.Part < work.Part) {
 			continue
 		}
 		if size += len(b.Payload); size > work.MaxSize && len(pieces) > 0 {
@@ -397,6 +461,9 @@ func (s *stage) outputs(out []session.Output) {
 			s.toR = append(s.toR, f)
 		case o.Acked != nil:
 			fmt.Fprintf(&s.out, "  writer: acked %s %s at %s durable=%t\n", o.Acked.Reader, o.Acked.Key.Log, o.Acked.At, o.Acked.Durable)
+			if o.Acked.Holders != nil {
+				fmt.Fprintf(&s.out, "  writer: holders of %s: %v\n", o.Acked.Key.Log, o.Acked.Holders)
+			}
 		case o.Witness != nil:
 			fmt.Fprintf(&s.out, "  writer: peer %s holds epoch %d, time %d of this node\n", o.Witness.Peer, o.Witness.Epoch, o.Witness.Time)
 		case o.Abandon != 0:
@@ -418,6 +485,8 @@ func (s *stage) actions(acts []session.Action) {
 			s.delivered(a.Deliver)
 		case a.Head != nil:
 			fmt.Fprintf(&s.out, "  reader: head of %s is %s\n", a.Head.Log, a.Head.Position)
+		case a.Stable != nil:
+			fmt.Fprintf(&s.out, "  reader: of %s all roots have %q, and holders %v\n", a.Stable.Log, a.Stable.At, a.Stable.Holders)
 		case a.GoAway != nil:
 			fmt.Fprintf(&s.out, "  reader: is to go within %s: %s\n", a.GoAway.Within, a.GoAway.Message)
 		case a.Offers:
@@ -485,6 +554,9 @@ func text(m protoreflect.Message) string {
 	case *wirepb.Cursor:
 		return x.GetPosition()
 	case *wirepb.Schema:
+		if x.GetShape() != 0 {
+			return fmt.Sprintf("%d:%s/%d", x.GetId(), x.GetTable().GetName(), x.GetShape())
+		}
 		return fmt.Sprintf("%d:%s", x.GetId(), x.GetTable().GetName())
 	}
 	var parts []string
@@ -499,6 +571,9 @@ func text(m protoreflect.Message) string {
 			case protoreflect.MessageKind:
 				return text(v.Message())
 			case protoreflect.BytesKind:
+				if len(v.Bytes()) == 8 && fd.Name() != "payload" {
+					return fmt.Sprintf("%x", v.Bytes()[:2])
+				}
 				return fmt.Sprintf("%dB", len(v.Bytes()))
 			case protoreflect.EnumKind:
 				return string(fd.Enum().Values().ByNumber(v.Enum()).Name())

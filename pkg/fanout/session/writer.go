@@ -32,6 +32,19 @@ type WriterConfig struct {
 	NodeID   string
 	Software string // for people
 	Limits   Limits
+	// Dialled says that this side has dialled: the peer's Hello answers that of the
+	// Reader of this side.
+	Dialled bool
+	// Duplex says that this side may read from the peer in the same session.
+	Duplex bool
+	// Basic says that this side keeps one cursor for all that it reads, so that the
+	// pair has the shared log between them.
+	Basic bool
+	// Vectors are what the node's readers have told of their places; nil: those of
+	// this session only.
+	Vectors *Vectors
+	// Merged is the node's shared log.
+	Merged *Merged
 	// Held returns the highest epoch and time that the node holds of a node's own
 	// logs.
 	Held func(node string) (engine.Epoch, engine.Time)
@@ -41,6 +54,15 @@ type WriterConfig struct {
 	// Permit says why the peer may not read a table; nil where it may. A nil Permit
 	// permits everything.
 	Permit func(engine.TableName) error
+	// Archived returns how far an archive leads a reader of tables of a log that is
+	// at from, if that is at least to where the log begins; ok is false where none does. It
+	// must not wait. Nil where nothing is archived.
+	Archived func(log engine.LogID, tables []engine.TableName, from, oldest engine.Position) (to engine.Cursor, ok bool)
+	// Holders returns how far each holder above has a log of this node, and what all
+	// roots have of it; Floor what a holder has. Nil in a node that is part of no relay
+	// tree.
+	Holders func(log engine.LogID) (holders Holdings, stable engine.Position)
+	Floor   func(log engine.LogID, holder string) engine.Position
 	// Share returns the one scope that stands for all that are equal to it, so that
 	// what is worked out for it is shared; nil where nothing is.
 	Share func(*scope.Scope) *scope.Scope
@@ -62,6 +84,7 @@ type Acked struct {
 	Key     engine.CursorKey
 	At      engine.Position
 	Durable bool
+	Holders Holdings // how far it and those above it have the log; nil if it does not say
 }
 
 // Witness is what a peer holds of this node.
@@ -76,14 +99,24 @@ type Writer struct {
 	cfg      WriterConfig
 	out      []Output
 	started  time.Time
-	peer     string // empty until its Hello
-	delta    bool   // the peer can be caught up by STATE_DELTA
+	peer     string            // empty until its Hello
+	delta    bool              // the peer can be caught up by STATE_DELTA
+	replays  bool              // the peer can be caught up by REPLAY_ARCHIVE
+	shared   bool              // the pair has one cursor for all logs
+	resuming []*wirepb.Resume  // the run being received
+	shapes   map[string]uint32 // that were told in adverts; nil where the peer knows none
+	floors   bool              // the peer speaks of holders
 	closed   bool
 	draining bool
 
 	served     []Served
+	byOrigin   map[string][]int      // indexes into served
+	gone       map[engine.LogID]bool // served once, and no longer
 	advertised map[engine.LogID]*Served
+	stated     map[engine.LogID]stated // of logs that the peer does not read
 	lastHead   time.Time
+	told       map[engine.LogID]told // heads
+	headRound  int
 
 	channels map[uint32]*outgoing
 	order    []uint32 // channels in turn
@@ -105,10 +138,16 @@ type outgoing struct {
 	mode   wirepb.Mode
 	// sent and parts are the reader's place: it has everything up to sent, and
 	// parts of the transaction after it. Never past the store's head.
-	sent    engine.Position
-	time    engine.Time
-	parts   uint32
-	since   engine.Time // of a STATE_DELTA: what was written up to then is known
+	sent      engine.Position
+	time      engine.Time
+	parts     uint32
+	since     engine.Time     // of a STATE_DELTA: what was written up to then is known
+	replay    engine.Position // of a REPLAY_ARCHIVE: up to where; empty where there is none
+	failed    bool            // a replay: not tried again
+	forgotten engine.Time     // deletes before it are no longer known; 0 for none that are
+	held      bool            // the snapshot waits for its rows: see Hold
+	// fresh are tables that the cursor does not cover: they are sent whole.
+	fresh   []engine.TableName
 	hasFrom bool
 	head    engine.Position // of the log, as last served
 	compare engine.Comparator
@@ -121,6 +160,10 @@ type outgoing struct {
 	at      engine.Position
 	atTime  engine.Time
 	records uint64
+	brief   bool     // opened by Resume
+	follow  bool     // a snapshot may be followed by the log
+	merging *merging // of the shared log; nil for one log
+	stated  stated
 }
 
 type schemaKey struct {
@@ -143,19 +186,26 @@ func (s channelState) String() string { return [...]string{"waiting", "snapshot"
 const HeadEvery = 250 * time.Millisecond
 
 const (
-	quantum    = 64 << 10 // bytes of a channel's turn
-	maxControl = 48 << 10 // bytes of lists in one control frame
+	quantum    = 64 << 10  // bytes of a channel's turn
+	alone      = 256 << 10 // the same of the only channel that there is: nobody waits for it
+	maxControl = 48 << 10  // bytes of lists in one control frame
 	maxCredit  = 1 << 40
 )
 
 // NewWriter returns a Writer for a session that starts now.
 func NewWriter(cfg WriterConfig, now time.Time) *Writer {
 	cfg.Limits = cfg.Limits.withDefaults()
-	return &Writer{cfg: cfg, started: now, lastHead: now, channels: map[uint32]*outgoing{}, advertised: map[engine.LogID]*Served{}}
+	if cfg.Vectors == nil {
+		cfg.Vectors = NewVectors(0)
+	}
+	return &Writer{cfg: cfg, started: now, lastHead: now, channels: map[uint32]*outgoing{}, advertised: map[engine.LogID]*Served{}, stated: map[engine.LogID]stated{}, told: map[engine.LogID]told{}, gone: map[engine.LogID]bool{}}
 }
 
 // Peer returns the reader's node id; empty until its Hello.
 func (w *Writer) Peer() string { return w.peer }
+
+// Simplex says, before the peer's Hello, that this side does not read from it.
+func (w *Writer) Simplex() { w.cfg.Duplex = false }
 
 // take returns what there is to do.
 func (w *Writer) take() []Output {
@@ -222,7 +272,9 @@ func (w *Writer) frame(f *wirepb.Frame) error {
 	}
 	switch k := f.GetKind().(type) {
 	case *wirepb.Frame_Subscribe:
-		return w.subscribe(k.Subscribe)
+		return w.subscribe(k.Subscribe, false)
+	case *wirepb.Frame_Resume:
+		return w.resume(k.Resume)
 	case *wirepb.Frame_Unsubscribe:
 		if err := w.known(k.Unsubscribe.GetChannel(), "Unsubscribe"); err != nil {
 			return err
@@ -232,8 +284,8 @@ func (w *Writer) frame(f *wirepb.Frame) error {
 		return w.credit(k.Credit)
 	case *wirepb.Frame_Ack:
 		return w.ack(k.Ack)
-	case *wirepb.Frame_GoAway, *wirepb.Frame_Stable:
-		// The reader ends soon; a leaf's stable position. Neither changes what is sent.
+	case *wirepb.Frame_GoAway:
+		// The reader ends soon, which does not change what is sent.
 	case nil:
 		return malformed("a frame of a kind that this node (protocol version %d) does not know", Version)
 	default:
@@ -256,20 +308,33 @@ func (w *Writer) hello(h *wirepb.Hello) error {
 		return err
 	}
 	w.peer = h.GetNodeId()
+	w.shared = w.cfg.Basic || !slices.Contains(h.GetCapabilities(), CapOriginCursors)
 	w.delta = slices.Contains(h.GetCapabilities(), CapStateDelta)
-	epoch, _ := w.cfg.Held(w.cfg.NodeID)
-	answer := &wirepb.Hello{
-		MinVersion: MinVersion, Version: Version, NodeId: w.cfg.NodeID, Epoch: uint64(epoch), Capabilities: capabilities, Software: w.cfg.Software,
+	w.replays = slices.Contains(h.GetCapabilities(), CapReplayArchive)
+	if slices.Contains(h.GetCapabilities(), CapShapes) {
+		w.shapes = map[string]uint32{}
 	}
-	if e, t := w.cfg.Held(w.peer); e != 0 {
-		answer.Held = &wirepb.Held{NodeId: w.peer, Epoch: uint64(e), Time: uint64(t)}
+	w.floors = slices.Contains(h.GetCapabilities(), CapFloors)
+	if !w.cfg.Dialled {
+		w.answer()
 	}
-	w.send(answer)
 	if err := w.held(h.GetHeld()); err != nil {
 		return err
 	}
 	w.advertise(true)
 	return nil
+}
+
+// answer sends the Hello of a side that was dialled.
+func (w *Writer) answer() {
+	epoch, _ := w.cfg.Held(w.cfg.NodeID)
+	m := &wirepb.Hello{
+		MinVersion: MinVersion, Version: Version, NodeId: w.cfg.NodeID, Epoch: uint64(epoch), Capabilities: capabilitiesOf(w.cfg.Duplex, w.cfg.Basic), Software: w.cfg.Software,
+	}
+	if e, t := w.cfg.Held(w.peer); e != 0 {
+		m.Held = &wirepb.Held{NodeId: w.peer, Epoch: uint64(e), Time: uint64(t)}
+	}
+	w.send(m)
 }
 
 func (w *Writer) held(h *wirepb.Held) error {
@@ -326,11 +391,28 @@ func (w *Writer) ack(m *wirepb.Ack) error {
 		return nil
 	}
 	at := engine.Position(m.GetPosition())
+	if c.merging != nil {
+		log := wire.Log(m.GetLog())
+		sent, ok := c.merging.sent[log]
+		s, _ := w.find(log)
+		if !ok || s == nil {
+			return nil
+		}
+		if s.Compare(at, sent) > 0 {
+			at = sent
+		}
+		w.out = append(w.out, Output{Acked: &Acked{Reader: c.reader, Key: engine.CursorKey{Log: log}, At: at, Durable: m.GetDurable()}})
+		return nil
+	}
 	if c.state == stateStreaming && c.compare(at, c.sent) > 0 {
-		return malformed("Ack of %s on channel %d, where only %s has been sent", at, c.id, c.sent)
+		at = c.sent // it has come further by way of another node
 	}
 	c.acked, c.durable = at, m.GetDurable()
-	w.out = append(w.out, Output{Acked: &Acked{c.reader, engine.CursorKey{Log: c.log, Scope: c.scope.ID()}, at, c.durable}})
+	holders, err := toHoldings(m.GetHolders())
+	if err != nil {
+		return err
+	}
+	w.out = append(w.out, Output{Acked: &Acked{c.reader, engine.CursorKey{Log: c.log, Scope: c.scope.ID()}, at, c.durable, holders}})
 	return nil
 }
 
@@ -340,11 +422,17 @@ func (w *Writer) Serve(served []Served) []Output {
 	if w.closed {
 		return nil
 	}
-	w.served = served
+	if sameOffers(w.served, served) { // most often: only positions differ
+		w.served = served
+	} else {
+		w.offer(served)
+	}
 	if w.peer != "" {
-		w.advertise(false)
 		for _, id := range slices.Clone(w.order) {
-			if c := w.channels[id]; c != nil {
+			if c := w.channels[id]; c != nil && c.merging != nil {
+				c.merging.waits = false
+				w.nextStretch(c)
+			} else if c != nil {
 				if err := w.advance(c); err != nil {
 					w.fail(err)
 				}
@@ -352,6 +440,24 @@ func (w *Writer) Serve(served []Served) []Output {
 		}
 	}
 	return w.take()
+}
+
+// offer takes logs that are not those of before, or are offered otherwise.
+func (w *Writer) offer(served []Served) {
+	for i := range w.served {
+		w.gone[w.served[i].Log] = true
+	}
+	for i := range served {
+		delete(w.gone, served[i].Log)
+	}
+	w.served = served
+	w.byOrigin = make(map[string][]int, len(served))
+	for i := range served {
+		w.byOrigin[served[i].Log.Origin] = append(w.byOrigin[served[i].Log.Origin], i)
+	}
+	if w.peer != "" {
+		w.advertise(false)
+	}
 }
 
 // Tick lets time pass. Call it every few hundred milliseconds.
@@ -368,22 +474,47 @@ func (w *Writer) Tick(now time.Time) []Output {
 	if now.Sub(w.lastHead) >= HeadEvery-HeadEvery/8 { // ticks are not exact
 		w.lastHead = now
 		w.heads()
+		w.tellStable()
 	}
 	return w.take()
 }
 
-// heads tells how far the logs being read have got; without any, that the node
-// lives.
+// told is what was told of a log: how far it is here, and at its origin.
+type told struct {
+	here   engine.Position
+	origin engine.Head
+}
+
+// originFor returns the head at the origin as the peer is told: of a log of which it
+// sees a part, a count would say nothing.
+func (s *Served) originFor() engine.Head {
+	h := s.Origin
+	if s.Hidden {
+		h.Changes, h.Counter = 0, 0
+	}
+	return h
+}
+
+// repeatHeads is after how many rounds the heads of logs that are read are told
+// though they have not moved.
+const repeatHeads = 16
+
+// heads tells how far the logs have got since the last time; if none has moved,
+// that the node lives.
 func (w *Writer) heads() {
 	sent := false
+	w.headRound++
+	read := map[string]bool{}
+	if repeat := w.headRound%repeatHeads == 1; repeat {
+		for _, c := range w.channels {
+			read[c.log.Origin] = true
+		}
+	}
 	for i := range w.served {
 		s := &w.served[i]
-		for _, c := range w.channels {
-			if c.log.Origin == s.Log.Origin {
-				w.send(&wirepb.Head{Log: wire.FromLog(s.Log), Head: wire.FromCursor(s.Head, s.Time), Oldest: string(s.Oldest)})
-				sent = true
-				break
-			}
+		if read[s.Log.Origin] || w.told[s.Log] != (told{s.Head, s.Origin}) {
+			w.send(&wirepb.Head{Log: wire.FromLog(s.Log), Head: wire.FromCursor(s.Head, s.Time), Oldest: string(s.Oldest), Source: wire.FromHead(s.originFor())})
+			w.told[s.Log], sent = told{s.Head, s.Origin}, true
 		}
 	}
 	if !sent {

@@ -49,6 +49,10 @@ func (s *Shared) Size() int { return len(s.header) + len(s.payload) }
 
 // Batch returns the frame of a block on a channel.
 func Batch(channel uint32, b *engine.Block) *Shared {
+	return shared(fieldBatch, batch(channel, b), b.Payload)
+}
+
+func batch(channel uint32, b *engine.Block) []byte {
 	h := make([]byte, 0, 64+len(b.Prev)+len(b.Position))
 	h = appendVarint(h, 1, uint64(channel))
 	h = appendString(h, 2, string(b.Prev))
@@ -58,8 +62,18 @@ func Batch(channel uint32, b *engine.Block) *Shared {
 		h = appendVarint(h, 5, 1)
 	}
 	h = appendVarint(h, 6, uint64(b.Time))
-	h = appendVarint(h, 7, uint64(b.Changes))
-	return shared(fieldBatch, h, b.Payload)
+	return appendVarint(h, 7, uint64(b.Changes))
+}
+
+// SharedBatch returns the frame of a block on a channel of a node's shared log.
+//
+// at is where the reader is with it in the shared log; nil where it is nowhere yet.
+func SharedBatch(channel uint32, b *engine.Block, log engine.LogID, at *wirepb.SharedCursor) *Shared {
+	rest, err := pb.MarshalOptions{}.MarshalAppend(batch(channel, b), &wirepb.Batch{Log: FromLog(log), Shared: at})
+	if err != nil {
+		panic(err) // of a message without required fields
+	}
+	return shared(fieldBatch, rest, b.Payload)
 }
 
 // Rows returns a frame of a baseline's records.

@@ -51,7 +51,7 @@ func FromSchema(log engine.LogID, s *engine.Schema) *wirepb.Schema {
 	}
 	for i, c := range s.Columns {
 		m.Columns[i] = &wirepb.Column{
-			Name: c.Name, Number: int32(c.Number), TypeOid: c.TypeOID, TypeName: c.TypeName, TypeModifier: c.TypeMod, Key: c.Key,
+			Name: c.Name, Number: int32(c.Number), TypeOid: c.TypeOID, TypeName: c.TypeName, TypeModifier: c.TypeMod, Key: c.Key, BaseOid: c.BaseOID, BaseName: c.BaseName,
 		}
 	}
 	return m
@@ -88,6 +88,7 @@ func Schema(m *wirepb.Schema) (engine.LogID, *engine.Schema, error) {
 		}
 		s.Columns[i] = engine.Column{
 			Name: c.GetName(), Number: int16(c.GetNumber()), TypeOID: c.GetTypeOid(), TypeName: c.GetTypeName(), TypeMod: c.GetTypeModifier(), Key: c.GetKey(),
+			BaseOID: c.GetBaseOid(), BaseName: c.GetBaseName(),
 		}
 	}
 	return log, s, nil
@@ -105,6 +106,19 @@ func Block(m *wirepb.Batch) *engine.Block {
 // FromCursor returns a position with its time as it is sent.
 func FromCursor(p engine.Position, t engine.Time) *wirepb.Cursor {
 	return &wirepb.Cursor{Position: string(p), Time: uint64(t)}
+}
+
+// FromHead returns how far a log has got at its origin as it is sent.
+func FromHead(h engine.Head) *wirepb.SourceHead {
+	if h.Position == "" {
+		return nil
+	}
+	return &wirepb.SourceHead{At: FromCursor(h.Position, h.Time), Changes: h.Changes, Counter: h.Counter}
+}
+
+// Head returns how far a log has got at its origin as the engine has it.
+func Head(m *wirepb.SourceHead) engine.Head {
+	return engine.Head{Position: engine.Position(m.GetAt().GetPosition()), Time: engine.Time(m.GetAt().GetTime()), Changes: m.GetChanges(), Counter: m.GetCounter()}
 }
 
 // FromStamp returns the identity of a write as it is sent.

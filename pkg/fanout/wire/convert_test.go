@@ -18,7 +18,7 @@ func TestSchemaKeepsEverything(t *testing.T) {
 	t.Parallel()
 	s := &engine.Schema{ID: 3, Table: engine.TableName{Schema: "a.b", Name: `c"d`}, RelationOID: 4_000_000_000, ReplicaIdentity: engine.IdentityIndex, Columns: []engine.Column{
 		{Name: "id", Number: 1, TypeOID: 20, TypeName: "bigint", TypeMod: -1, Key: true},
-		{Name: "sys", Number: -7, TypeOID: 1700, TypeName: "numeric(10,2)", TypeMod: 655366},
+		{Name: "sys", Number: -7, TypeOID: 1700, TypeName: "numeric(10,2)", TypeMod: 655366, BaseOID: 25, BaseName: "text"},
 	}}
 	of, got, err := Schema(FromSchema(log, s))
 	if err != nil || of != log || !reflect.DeepEqual(got, s) || got.Fingerprint() != s.Fingerprint() {

@@ -6,7 +6,7 @@
 //
 //	both    Hello, before anything else
 //	writer  Advert; again whenever its logs change
-//	reader  Subscribe, per channel
+//	reader  Subscribe, per channel; or Resume, for many
 //	writer  Subscribed; for SNAPSHOT then SnapshotBegin, SnapshotRows...,
 //	        SnapshotEnd; then Schema, Batch, Progress and Head as the log goes on
 //	reader  Credit, Ack, Unsubscribe
@@ -176,6 +176,10 @@ const (
 	ErrorCode_ERROR_CODE_PERMISSION ErrorCode = 14
 	// The scope asked for cannot be applied, or is not to be had here.
 	ErrorCode_ERROR_CODE_SCOPE ErrorCode = 15
+	// The two are joined by another session already.
+	ErrorCode_ERROR_CODE_DUPLICATE ErrorCode = 16
+	// The base of a Resume is not known.
+	ErrorCode_ERROR_CODE_UNKNOWN_BASE ErrorCode = 17
 )
 
 // Enum value maps for ErrorCode.
@@ -196,6 +200,8 @@ var (
 		12: "ERROR_CODE_REFUSED",
 		14: "ERROR_CODE_PERMISSION",
 		15: "ERROR_CODE_SCOPE",
+		16: "ERROR_CODE_DUPLICATE",
+		17: "ERROR_CODE_UNKNOWN_BASE",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":   0,
@@ -213,6 +219,8 @@ var (
 		"ERROR_CODE_REFUSED":       12,
 		"ERROR_CODE_PERMISSION":    14,
 		"ERROR_CODE_SCOPE":         15,
+		"ERROR_CODE_DUPLICATE":     16,
+		"ERROR_CODE_UNKNOWN_BASE":  17,
 	}
 )
 
@@ -292,7 +300,7 @@ func (x Condition_Operator) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Condition_Operator.Descriptor instead.
 func (Condition_Operator) EnumDescriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{15, 0}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // Frame is one message of a session.
@@ -320,6 +328,8 @@ type Frame struct {
 	//	*Frame_GoAway
 	//	*Frame_Error
 	//	*Frame_Unsubscribe
+	//	*Frame_Resume
+	//	*Frame_SnapshotMarks
 	Kind          isFrame_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -542,6 +552,24 @@ func (x *Frame) GetUnsubscribe() *Unsubscribe {
 	return nil
 }
 
+func (x *Frame) GetResume() *Resume {
+	if x != nil {
+		if x, ok := x.Kind.(*Frame_Resume); ok {
+			return x.Resume
+		}
+	}
+	return nil
+}
+
+func (x *Frame) GetSnapshotMarks() *SnapshotMarks {
+	if x != nil {
+		if x, ok := x.Kind.(*Frame_SnapshotMarks); ok {
+			return x.SnapshotMarks
+		}
+	}
+	return nil
+}
+
 type isFrame_Kind interface {
 	isFrame_Kind()
 }
@@ -626,6 +654,14 @@ type Frame_Unsubscribe struct {
 	Unsubscribe *Unsubscribe `protobuf:"bytes,20,opt,name=unsubscribe,proto3,oneof"`
 }
 
+type Frame_Resume struct {
+	Resume *Resume `protobuf:"bytes,21,opt,name=resume,proto3,oneof"`
+}
+
+type Frame_SnapshotMarks struct {
+	SnapshotMarks *SnapshotMarks `protobuf:"bytes,22,opt,name=snapshot_marks,json=snapshotMarks,proto3,oneof"`
+}
+
 func (*Frame_Hello) isFrame_Kind() {}
 
 func (*Frame_Advert) isFrame_Kind() {}
@@ -665,6 +701,10 @@ func (*Frame_GoAway) isFrame_Kind() {}
 func (*Frame_Error) isFrame_Kind() {}
 
 func (*Frame_Unsubscribe) isFrame_Kind() {}
+
+func (*Frame_Resume) isFrame_Kind() {}
+
+func (*Frame_SnapshotMarks) isFrame_Kind() {}
 
 // LogID names a log: one unbroken history of an origin.
 type LogID struct {
@@ -1264,6 +1304,9 @@ type LogAdvert struct {
 	// Hybrid time from which deletes are known: a cursor at or after it can be caught
 	// up by STATE_DELTA. 0 for none.
 	CompleteSince uint64 `protobuf:"varint,9,opt,name=complete_since,json=completeSince,proto3" json:"complete_since,omitempty"`
+	// The order of the log's positions: lsn, number, bytes; empty for the one that
+	// the reader is configured with.
+	Order         string `protobuf:"bytes,10,opt,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1361,6 +1404,13 @@ func (x *LogAdvert) GetCompleteSince() uint64 {
 	return 0
 }
 
+func (x *LogAdvert) GetOrder() string {
+	if x != nil {
+		return x.Order
+	}
+	return ""
+}
+
 // Subscribe opens a channel. The reader chooses its number; a number is used
 // once in a session.
 type Subscribe struct {
@@ -1386,7 +1436,14 @@ type Subscribe struct {
 	// The node ids above the reader, itself not among them.
 	Upward []string `protobuf:"bytes,10,rep,name=upward,proto3" json:"upward,omitempty"`
 	// Names the reader in acks and status, beside its node id; may be empty.
-	Reader        string `protobuf:"bytes,11,opt,name=reader,proto3" json:"reader,omitempty"`
+	Reader string `protobuf:"bytes,11,opt,name=reader,proto3" json:"reader,omitempty"`
+	// Tables that the cursor does not cover: they are sent whole, and of the others
+	// what follows the cursor (STATE_DELTA, or else SNAPSHOT). Of a peer with the
+	// capability fresh-tables.
+	Fresh []*TableName `protobuf:"bytes,12,rep,name=fresh,proto3" json:"fresh,omitempty"`
+	// A snapshot may be of where the writer's log begins, and the log after it come
+	// before its end: see SnapshotBegin.follows.
+	Follow        bool `protobuf:"varint,13,opt,name=follow,proto3" json:"follow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1511,6 +1568,20 @@ func (x *Subscribe) GetReader() string {
 	return ""
 }
 
+func (x *Subscribe) GetFresh() []*TableName {
+	if x != nil {
+		return x.Fresh
+	}
+	return nil
+}
+
+func (x *Subscribe) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
 type isSubscribe_From interface {
 	isSubscribe_From()
 }
@@ -1520,7 +1591,7 @@ type Subscribe_Cursor struct {
 }
 
 type Subscribe_Floor struct {
-	// Everything above the stable positions of the sender's children.
+	// Everything above what a holder has; of a shared log, everything that is held.
 	Floor *Floor `protobuf:"bytes,5,opt,name=floor,proto3,oneof"`
 }
 
@@ -1534,8 +1605,12 @@ func (*Subscribe_Floor) isSubscribe_From() {}
 
 func (*Subscribe_Shared) isSubscribe_From() {}
 
+// Floor asks for everything above what a holder has: of a peer with the capability
+// floors.
 type Floor struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The holder: one life of a node that keeps a state. Empty for a shared log.
+	Holder        string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1570,6 +1645,160 @@ func (*Floor) Descriptor() ([]byte, []int) {
 	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
+func (x *Floor) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+// Resume opens many channels at once, each where the reader is in a log. Its
+// cursors are a vector, which both sides remember: the next Resume, in this session
+// or a later one, may name it as its base, and says only what is other. A writer
+// that does not know the base answers with UNKNOWN_BASE for the first channel; none
+// is opened, and the reader sends the vector in full. Of a peer with the capability
+// cursor-vector. A long one comes as a run of frames joined by more: cursors and gone
+// add up, and all else is in the last.
+type Resume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the first channel; the others follow.
+	Channel uint32 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// Names the vector: the beginning of a digest of it.
+	Vector []byte `protobuf:"bytes,2,opt,name=vector,proto3" json:"vector,omitempty"`
+	// Names the vector that this one is a change of; empty: it is full.
+	Base []byte `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`
+	// Cursors that the base lacks, or has otherwise.
+	Cursors []*LogCursor `protobuf:"bytes,4,rep,name=cursors,proto3" json:"cursors,omitempty"`
+	// Logs that the base has, and the vector has not.
+	Gone []*LogID `protobuf:"bytes,5,rep,name=gone,proto3" json:"gone,omitempty"`
+	// Which logs of the vector are opened, in the order of origin and epoch: how many
+	// are passed over, how many are opened, and so on.
+	Open []uint32 `protobuf:"varint,6,rep,packed,name=open,proto3" json:"open,omitempty"`
+	More bool     `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`
+	// As in Subscribe: one for all, or one for each channel.
+	Credit        []uint64 `protobuf:"varint,8,rep,packed,name=credit,proto3" json:"credit,omitempty"`
+	Modes         []Mode   `protobuf:"varint,9,rep,packed,name=modes,proto3,enum=tributary.v1.Mode" json:"modes,omitempty"`
+	Upward        []string `protobuf:"bytes,10,rep,name=upward,proto3" json:"upward,omitempty"`
+	Reader        string   `protobuf:"bytes,11,opt,name=reader,proto3" json:"reader,omitempty"`
+	Follow        bool     `protobuf:"varint,12,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Resume) GetChannel() uint32 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *Resume) GetVector() []byte {
+	if x != nil {
+		return x.Vector
+	}
+	return nil
+}
+
+func (x *Resume) GetBase() []byte {
+	if x != nil {
+		return x.Base
+	}
+	return nil
+}
+
+func (x *Resume) GetCursors() []*LogCursor {
+	if x != nil {
+		return x.Cursors
+	}
+	return nil
+}
+
+func (x *Resume) GetGone() []*LogID {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *Resume) GetOpen() []uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return nil
+}
+
+func (x *Resume) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *Resume) GetCredit() []uint64 {
+	if x != nil {
+		return x.Credit
+	}
+	return nil
+}
+
+func (x *Resume) GetModes() []Mode {
+	if x != nil {
+		return x.Modes
+	}
+	return nil
+}
+
+func (x *Resume) GetUpward() []string {
+	if x != nil {
+		return x.Upward
+	}
+	return nil
+}
+
+func (x *Resume) GetReader() string {
+	if x != nil {
+		return x.Reader
+	}
+	return ""
+}
+
+func (x *Resume) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
 // Scope narrows a subscription. Empty: the whole log. A change that leaves a row
 // outside it comes as a delete. The columns of the key are always sent. A schema
 // that lacks columns has an id of its own, above 2^31.
@@ -1582,7 +1811,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[13]
+	mi := &file_tributary_v1_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1823,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[13]
+	mi := &file_tributary_v1_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1836,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{13}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Scope) GetTables() []*TableScope {
@@ -1630,7 +1859,7 @@ type TableScope struct {
 
 func (x *TableScope) Reset() {
 	*x = TableScope{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[14]
+	mi := &file_tributary_v1_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1871,7 @@ func (x *TableScope) String() string {
 func (*TableScope) ProtoMessage() {}
 
 func (x *TableScope) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[14]
+	mi := &file_tributary_v1_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1884,7 @@ func (x *TableScope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableScope.ProtoReflect.Descriptor instead.
 func (*TableScope) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{14}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TableScope) GetTable() *TableName {
@@ -1692,7 +1921,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[15]
+	mi := &file_tributary_v1_replication_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1933,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[15]
+	mi := &file_tributary_v1_replication_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1946,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{15}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Condition) GetColumn() string {
@@ -1755,14 +1984,18 @@ type Subscribed struct {
 	// Schemas of the log so far; what does not fit follows as Schema frames.
 	Schemas []*Schema `protobuf:"bytes,6,rep,name=schemas,proto3" json:"schemas,omitempty"`
 	// Tables the channel covers.
-	Tables        []*TableName `protobuf:"bytes,7,rep,name=tables,proto3" json:"tables,omitempty"`
+	Tables []*TableName `protobuf:"bytes,7,rep,name=tables,proto3" json:"tables,omitempty"`
+	// Of a channel that Resume has opened: log and start are as asked for, the tables
+	// and the newest schema of each as advertised last, and the head is the start if it is
+	// absent; none of them is said again.
+	AsAdvertised  bool `protobuf:"varint,8,opt,name=as_advertised,json=asAdvertised,proto3" json:"as_advertised,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Subscribed) Reset() {
 	*x = Subscribed{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[16]
+	mi := &file_tributary_v1_replication_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +2007,7 @@ func (x *Subscribed) String() string {
 func (*Subscribed) ProtoMessage() {}
 
 func (x *Subscribed) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[16]
+	mi := &file_tributary_v1_replication_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +2020,7 @@ func (x *Subscribed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribed.ProtoReflect.Descriptor instead.
 func (*Subscribed) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{16}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Subscribed) GetChannel() uint32 {
@@ -1839,6 +2072,13 @@ func (x *Subscribed) GetTables() []*TableName {
 	return nil
 }
 
+func (x *Subscribed) GetAsAdvertised() bool {
+	if x != nil {
+		return x.AsAdvertised
+	}
+	return false
+}
+
 // Unsubscribe ends a channel at the reader's wish.
 type Unsubscribe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1849,7 +2089,7 @@ type Unsubscribe struct {
 
 func (x *Unsubscribe) Reset() {
 	*x = Unsubscribe{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[17]
+	mi := &file_tributary_v1_replication_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2101,7 @@ func (x *Unsubscribe) String() string {
 func (*Unsubscribe) ProtoMessage() {}
 
 func (x *Unsubscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[17]
+	mi := &file_tributary_v1_replication_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2114,7 @@ func (x *Unsubscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unsubscribe.ProtoReflect.Descriptor instead.
 func (*Unsubscribe) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{17}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Unsubscribe) GetChannel() uint32 {
@@ -1895,14 +2135,18 @@ type Column struct {
 	TypeName     string `protobuf:"bytes,4,opt,name=type_name,json=typeName,proto3" json:"type_name,omitempty"`
 	TypeModifier int32  `protobuf:"varint,5,opt,name=type_modifier,json=typeModifier,proto3" json:"type_modifier,omitempty"`
 	// Part of the key that identifies a row.
-	Key           bool `protobuf:"varint,6,opt,name=key,proto3" json:"key,omitempty"`
+	Key bool `protobuf:"varint,6,opt,name=key,proto3" json:"key,omitempty"`
+	// The type by which values are compared, as type_oid and type_name have it,
+	// where that is another: of a domain the type under it, of an enum text.
+	BaseOid       uint32 `protobuf:"varint,7,opt,name=base_oid,json=baseOid,proto3" json:"base_oid,omitempty"`
+	BaseName      string `protobuf:"bytes,8,opt,name=base_name,json=baseName,proto3" json:"base_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Column) Reset() {
 	*x = Column{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	mi := &file_tributary_v1_replication_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2158,7 @@ func (x *Column) String() string {
 func (*Column) ProtoMessage() {}
 
 func (x *Column) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	mi := &file_tributary_v1_replication_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2171,7 @@ func (x *Column) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Column.ProtoReflect.Descriptor instead.
 func (*Column) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{18}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Column) GetName() string {
@@ -1972,6 +2216,20 @@ func (x *Column) GetKey() bool {
 	return false
 }
 
+func (x *Column) GetBaseOid() uint32 {
+	if x != nil {
+		return x.BaseOid
+	}
+	return 0
+}
+
+func (x *Column) GetBaseName() string {
+	if x != nil {
+		return x.BaseName
+	}
+	return ""
+}
+
 // Schema is one version of a table's shape. On a channel it comes before the
 // data that it governs.
 type Schema struct {
@@ -1987,13 +2245,18 @@ type Schema struct {
 	ReplicaIdentity uint32    `protobuf:"varint,5,opt,name=replica_identity,json=replicaIdentity,proto3" json:"replica_identity,omitempty"`
 	Columns         []*Column `protobuf:"bytes,6,rep,name=columns,proto3" json:"columns,omitempty"`
 	Channel         uint32    `protobuf:"varint,7,opt,name=channel,proto3" json:"channel,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// In the adverts of a session whose sides both have the capability advert-shapes:
+	// a number for table and columns. They come with its first schema, and others with
+	// the same have only the number. The log is that of the advert, and the table one of its tables
+	// without being named there.
+	Shape         uint32 `protobuf:"varint,8,opt,name=shape,proto3" json:"shape,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Schema) Reset() {
 	*x = Schema{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	mi := &file_tributary_v1_replication_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2268,7 @@ func (x *Schema) String() string {
 func (*Schema) ProtoMessage() {}
 
 func (x *Schema) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	mi := &file_tributary_v1_replication_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2281,7 @@ func (x *Schema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schema.ProtoReflect.Descriptor instead.
 func (*Schema) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{19}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Schema) GetLog() *LogID {
@@ -2070,6 +2333,13 @@ func (x *Schema) GetChannel() uint32 {
 	return 0
 }
 
+func (x *Schema) GetShape() uint32 {
+	if x != nil {
+		return x.Shape
+	}
+	return 0
+}
+
 // TableReset says that a table is replaced as of a position by a staged
 // baseline, which follows.
 type TableReset struct {
@@ -2084,7 +2354,7 @@ type TableReset struct {
 
 func (x *TableReset) Reset() {
 	*x = TableReset{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[20]
+	mi := &file_tributary_v1_replication_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2366,7 @@ func (x *TableReset) String() string {
 func (*TableReset) ProtoMessage() {}
 
 func (x *TableReset) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[20]
+	mi := &file_tributary_v1_replication_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2379,7 @@ func (x *TableReset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableReset.ProtoReflect.Descriptor instead.
 func (*TableReset) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TableReset) GetChannel() uint32 {
@@ -2142,7 +2412,7 @@ func (x *TableReset) GetSchema() *Schema {
 
 // SnapshotBegin starts a baseline that is consistent at a position; in mode
 // STATE_DELTA only what was written after the reader's cursor, and an absent row is
-// unchanged. The channel has nothing else until SnapshotEnd; schemas that its rows use, also those of
+// unchanged, but for the tables that Subscribe has called fresh: they are whole. The channel has nothing else until SnapshotEnd; schemas that its rows use, also those of
 // other logs that rows are stamped with, come before it.
 type SnapshotBegin struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2153,20 +2423,25 @@ type SnapshotBegin struct {
 	Tables []*SnapshotTable `protobuf:"bytes,4,rep,name=tables,proto3" json:"tables,omitempty"`
 	// Not used: see complete_since.
 	CompleteFrom string `protobuf:"bytes,5,opt,name=complete_from,json=completeFrom,proto3" json:"complete_from,omitempty"`
-	// Of a re-originated log: per log below it, the version that the snapshot
-	// covers. A row of that log at or below it which is not there is gone.
-	Covered []*CoveredVersion `protobuf:"bytes,6,rep,name=covered,proto3" json:"covered,omitempty"`
 	// Rows that will be sent, for progress; an estimate.
 	Rows uint64 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`
 	// Hybrid time from which the tombstones are complete; 0 for "from at on".
 	CompleteSince uint64 `protobuf:"varint,8,opt,name=complete_since,json=completeSince,proto3" json:"complete_since,omitempty"`
+	// The rows are as of at, and between them and SnapshotEnd, whose cursor this is,
+	// comes the log from there on, in Batches. All of it is one baseline.
+	Follows string `protobuf:"bytes,9,opt,name=follows,proto3" json:"follows,omitempty"`
+	// The log is a re-originated one, and SnapshotMarks has come before, if there are any.
+	Relayed bool `protobuf:"varint,10,opt,name=relayed,proto3" json:"relayed,omitempty"`
+	// Why changes are neither in the snapshot nor in what follows it, of tables of which
+	// every change is delivered; empty if there are none.
+	Gap           string `protobuf:"bytes,11,opt,name=gap,proto3" json:"gap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotBegin) Reset() {
 	*x = SnapshotBegin{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[21]
+	mi := &file_tributary_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2453,7 @@ func (x *SnapshotBegin) String() string {
 func (*SnapshotBegin) ProtoMessage() {}
 
 func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[21]
+	mi := &file_tributary_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2466,7 @@ func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBegin.ProtoReflect.Descriptor instead.
 func (*SnapshotBegin) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotBegin) GetChannel() uint32 {
@@ -2229,13 +2504,6 @@ func (x *SnapshotBegin) GetCompleteFrom() string {
 	return ""
 }
 
-func (x *SnapshotBegin) GetCovered() []*CoveredVersion {
-	if x != nil {
-		return x.Covered
-	}
-	return nil
-}
-
 func (x *SnapshotBegin) GetRows() uint64 {
 	if x != nil {
 		return x.Rows
@@ -2250,6 +2518,143 @@ func (x *SnapshotBegin) GetCompleteSince() uint64 {
 	return 0
 }
 
+func (x *SnapshotBegin) GetFollows() string {
+	if x != nil {
+		return x.Follows
+	}
+	return ""
+}
+
+func (x *SnapshotBegin) GetRelayed() bool {
+	if x != nil {
+		return x.Relayed
+	}
+	return false
+}
+
+func (x *SnapshotBegin) GetGap() string {
+	if x != nil {
+		return x.Gap
+	}
+	return ""
+}
+
+// SnapshotMarks comes before the SnapshotBegin of a re-originated log, as often as
+// there is more. Of a log's writes up to the mark, a row that is not in the snapshot is
+// gone.
+type SnapshotMarks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Marks         []*Mark                `protobuf:"bytes,2,rep,name=marks,proto3" json:"marks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotMarks) Reset() {
+	*x = SnapshotMarks{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotMarks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotMarks) ProtoMessage() {}
+
+func (x *SnapshotMarks) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotMarks.ProtoReflect.Descriptor instead.
+func (*SnapshotMarks) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SnapshotMarks) GetChannel() uint32 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *SnapshotMarks) GetMarks() []*Mark {
+	if x != nil {
+		return x.Marks
+	}
+	return nil
+}
+
+type Mark struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Log   *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
+	Time  uint64                 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
+	// Rows of the origin's older epochs are gone too.
+	Retires       bool `protobuf:"varint,3,opt,name=retires,proto3" json:"retires,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mark) Reset() {
+	*x = Mark{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mark) ProtoMessage() {}
+
+func (x *Mark) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mark.ProtoReflect.Descriptor instead.
+func (*Mark) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Mark) GetLog() *LogID {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *Mark) GetTime() uint64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *Mark) GetRetires() bool {
+	if x != nil {
+		return x.Retires
+	}
+	return false
+}
+
 type SnapshotTable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table *TableName             `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
@@ -2261,7 +2666,7 @@ type SnapshotTable struct {
 
 func (x *SnapshotTable) Reset() {
 	*x = SnapshotTable{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[22]
+	mi := &file_tributary_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2678,7 @@ func (x *SnapshotTable) String() string {
 func (*SnapshotTable) ProtoMessage() {}
 
 func (x *SnapshotTable) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[22]
+	mi := &file_tributary_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2691,7 @@ func (x *SnapshotTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTable.ProtoReflect.Descriptor instead.
 func (*SnapshotTable) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotTable) GetTable() *TableName {
@@ -2301,66 +2706,6 @@ func (x *SnapshotTable) GetTruncates() []*Stamp {
 		return x.Truncates
 	}
 	return nil
-}
-
-type CoveredVersion struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Log           *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
-	Major         uint64                 `protobuf:"varint,2,opt,name=major,proto3" json:"major,omitempty"`
-	Minor         uint32                 `protobuf:"varint,3,opt,name=minor,proto3" json:"minor,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CoveredVersion) Reset() {
-	*x = CoveredVersion{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CoveredVersion) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CoveredVersion) ProtoMessage() {}
-
-func (x *CoveredVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CoveredVersion.ProtoReflect.Descriptor instead.
-func (*CoveredVersion) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *CoveredVersion) GetLog() *LogID {
-	if x != nil {
-		return x.Log
-	}
-	return nil
-}
-
-func (x *CoveredVersion) GetMajor() uint64 {
-	if x != nil {
-		return x.Major
-	}
-	return 0
-}
-
-func (x *CoveredVersion) GetMinor() uint32 {
-	if x != nil {
-		return x.Minor
-	}
-	return 0
 }
 
 // SnapshotRows carries records of one table, in key order.
@@ -2379,7 +2724,7 @@ type SnapshotRows struct {
 
 func (x *SnapshotRows) Reset() {
 	*x = SnapshotRows{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	mi := &file_tributary_v1_replication_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2736,7 @@ func (x *SnapshotRows) String() string {
 func (*SnapshotRows) ProtoMessage() {}
 
 func (x *SnapshotRows) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	mi := &file_tributary_v1_replication_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2749,7 @@ func (x *SnapshotRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRows.ProtoReflect.Descriptor instead.
 func (*SnapshotRows) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{24}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotRows) GetChannel() uint32 {
@@ -2448,7 +2793,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[25]
+	mi := &file_tributary_v1_replication_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +2805,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[25]
+	mi := &file_tributary_v1_replication_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +2818,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{25}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotEnd) GetChannel() uint32 {
@@ -2526,7 +2871,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[26]
+	mi := &file_tributary_v1_replication_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2883,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[26]
+	mi := &file_tributary_v1_replication_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2896,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{26}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Batch) GetChannel() uint32 {
@@ -2633,18 +2978,21 @@ func (x *Batch) GetPayload() []byte {
 
 // Progress says that nothing in the channel's scope lies between two positions.
 type Progress struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Channel       uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	Prev          string                 `protobuf:"bytes,2,opt,name=prev,proto3" json:"prev,omitempty"`
-	Through       string                 `protobuf:"bytes,3,opt,name=through,proto3" json:"through,omitempty"`
-	Time          uint64                 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Prev    string                 `protobuf:"bytes,2,opt,name=prev,proto3" json:"prev,omitempty"`
+	Through string                 `protobuf:"bytes,3,opt,name=through,proto3" json:"through,omitempty"`
+	Time    uint64                 `protobuf:"varint,4,opt,name=time,proto3" json:"time,omitempty"`
+	// On a shared log: as in Batch.
+	Log           *LogID        `protobuf:"bytes,5,opt,name=log,proto3" json:"log,omitempty"`
+	Shared        *SharedCursor `protobuf:"bytes,6,opt,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[27]
+	mi := &file_tributary_v1_replication_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +3004,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[27]
+	mi := &file_tributary_v1_replication_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +3017,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{27}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Progress) GetChannel() uint32 {
@@ -2700,20 +3048,37 @@ func (x *Progress) GetTime() uint64 {
 	return 0
 }
 
+func (x *Progress) GetLog() *LogID {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+func (x *Progress) GetShared() *SharedCursor {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
 // Head says how far the sender's log has got. It is sent four times a second, so it
 // is also how a reader knows that the writer lives.
 type Head struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Log           *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
-	Head          *Cursor                `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
-	Oldest        string                 `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Log    *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
+	Head   *Cursor                `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
+	Oldest string                 `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// How far the log has got at its origin, as the sender has heard last. Without a
+	// position that is not known: nothing is claimed of how far anyone is behind.
+	Source        *SourceHead `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[28]
+	mi := &file_tributary_v1_replication_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +3090,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[28]
+	mi := &file_tributary_v1_replication_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +3103,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{28}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Head) GetLog() *LogID {
@@ -2762,19 +3127,93 @@ func (x *Head) GetOldest() string {
 	return ""
 }
 
-// Stable is a leaf's word to its parents: below the position it no longer keeps
-// its log.
+func (x *Head) GetSource() *SourceHead {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+// SourceHead is how far a log has got at its origin.
+type SourceHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *Cursor                `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Changes of the log up to there, as counted by counter, which another start of
+	// the origin's node changes. 0 for not known.
+	Changes       uint64 `protobuf:"varint,2,opt,name=changes,proto3" json:"changes,omitempty"`
+	Counter       uint64 `protobuf:"varint,3,opt,name=counter,proto3" json:"counter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceHead) Reset() {
+	*x = SourceHead{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceHead) ProtoMessage() {}
+
+func (x *SourceHead) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceHead.ProtoReflect.Descriptor instead.
+func (*SourceHead) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SourceHead) GetAt() *Cursor {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *SourceHead) GetChanges() uint64 {
+	if x != nil {
+		return x.Changes
+	}
+	return 0
+}
+
+func (x *SourceHead) GetCounter() uint64 {
+	if x != nil {
+		return x.Counter
+	}
+	return 0
+}
+
+// Stable is a child's word to its parents in a relay tree, that have the capability
+// floors: how far its log is where. It is sent when that changes.
 type Stable struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Log           *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
-	Position      string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Log   *LogID                 `protobuf:"bytes,1,opt,name=log,proto3" json:"log,omitempty"`
+	// What every root has: below it a leaf need not keep its log. Empty where it is not
+	// known.
+	Position string `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	// How far each holder above is known to have the log.
+	Holders       []*Holding `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stable) Reset() {
 	*x = Stable{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[29]
+	mi := &file_tributary_v1_replication_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +3225,7 @@ func (x *Stable) String() string {
 func (*Stable) ProtoMessage() {}
 
 func (x *Stable) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[29]
+	mi := &file_tributary_v1_replication_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +3238,7 @@ func (x *Stable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stable.ProtoReflect.Descriptor instead.
 func (*Stable) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{29}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Stable) GetLog() *LogID {
@@ -2816,6 +3255,13 @@ func (x *Stable) GetPosition() string {
 	return ""
 }
 
+func (x *Stable) GetHolders() []*Holding {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
 // Credit lets the writer send more bytes on a channel. What counts is the
 // payload of SnapshotRows and Batch; a frame may overdraw what is left.
 type Credit struct {
@@ -2828,7 +3274,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[30]
+	mi := &file_tributary_v1_replication_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +3286,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[30]
+	mi := &file_tributary_v1_replication_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3299,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{30}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Credit) GetChannel() uint32 {
@@ -2876,15 +3322,18 @@ type Ack struct {
 	Channel  uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
 	Position string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	// Stored so that a crash does not lose it. Only this moves floors and slots.
-	Durable       bool       `protobuf:"varint,3,opt,name=durable,proto3" json:"durable,omitempty"`
-	Roots         []*RootAck `protobuf:"bytes,4,rep,name=roots,proto3" json:"roots,omitempty"`
+	Durable bool `protobuf:"varint,3,opt,name=durable,proto3" json:"durable,omitempty"`
+	// In a relay tree: how far the reader, and those above it, durably have the log.
+	Holders []*Holding `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"`
+	// On a shared log: the log that the position is in.
+	Log           *LogID `protobuf:"bytes,5,opt,name=log,proto3" json:"log,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	mi := &file_tributary_v1_replication_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +3345,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	mi := &file_tributary_v1_replication_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3358,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{31}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Ack) GetChannel() uint32 {
@@ -2933,37 +3382,45 @@ func (x *Ack) GetDurable() bool {
 	return false
 }
 
-func (x *Ack) GetRoots() []*RootAck {
+func (x *Ack) GetHolders() []*Holding {
 	if x != nil {
-		return x.Roots
+		return x.Holders
 	}
 	return nil
 }
 
-// RootAck is the position that a root has durably applied.
-type RootAck struct {
+func (x *Ack) GetLog() *LogID {
+	if x != nil {
+		return x.Log
+	}
+	return nil
+}
+
+// Holding is the position up to which a holder has a log: one life of a node that
+// keeps a state, written as its node id, "@" and a number.
+type Holding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Root          string                 `protobuf:"bytes,1,opt,name=root,proto3" json:"root,omitempty"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	Position      string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RootAck) Reset() {
-	*x = RootAck{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[32]
+func (x *Holding) Reset() {
+	*x = Holding{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RootAck) String() string {
+func (x *Holding) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RootAck) ProtoMessage() {}
+func (*Holding) ProtoMessage() {}
 
-func (x *RootAck) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[32]
+func (x *Holding) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,19 +3431,19 @@ func (x *RootAck) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RootAck.ProtoReflect.Descriptor instead.
-func (*RootAck) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{32}
+// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
+func (*Holding) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{35}
 }
 
-func (x *RootAck) GetRoot() string {
+func (x *Holding) GetHolder() string {
 	if x != nil {
-		return x.Root
+		return x.Holder
 	}
 	return ""
 }
 
-func (x *RootAck) GetPosition() string {
+func (x *Holding) GetPosition() string {
 	if x != nil {
 		return x.Position
 	}
@@ -3005,7 +3462,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[33]
+	mi := &file_tributary_v1_replication_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3474,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[33]
+	mi := &file_tributary_v1_replication_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3487,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{33}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Gap) GetChannel() uint32 {
@@ -3067,7 +3524,7 @@ type Reset struct {
 
 func (x *Reset) Reset() {
 	*x = Reset{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[34]
+	mi := &file_tributary_v1_replication_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3536,7 @@ func (x *Reset) String() string {
 func (*Reset) ProtoMessage() {}
 
 func (x *Reset) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[34]
+	mi := &file_tributary_v1_replication_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3549,7 @@ func (x *Reset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reset.ProtoReflect.Descriptor instead.
 func (*Reset) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{34}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Reset) GetChannel() uint32 {
@@ -3128,7 +3585,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[35]
+	mi := &file_tributary_v1_replication_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3597,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[35]
+	mi := &file_tributary_v1_replication_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3610,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{35}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GoAway) GetMessage() string {
@@ -3186,7 +3643,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[36]
+	mi := &file_tributary_v1_replication_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3198,7 +3655,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[36]
+	mi := &file_tributary_v1_replication_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3211,7 +3668,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{36}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Error) GetCode() ErrorCode {
@@ -3250,7 +3707,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[37]
+	mi := &file_tributary_v1_replication_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3719,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[37]
+	mi := &file_tributary_v1_replication_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3732,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{37}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{40}
 }
 
 type DescribeResponse struct {
@@ -3289,7 +3746,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[38]
+	mi := &file_tributary_v1_replication_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3758,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[38]
+	mi := &file_tributary_v1_replication_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3771,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{38}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *DescribeResponse) GetNodeId() string {
@@ -3346,7 +3803,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[39]
+	mi := &file_tributary_v1_replication_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3358,7 +3815,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[39]
+	mi := &file_tributary_v1_replication_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3371,7 +3828,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{39}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{42}
 }
 
 type ListSnapshotsResponse struct {
@@ -3383,7 +3840,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[40]
+	mi := &file_tributary_v1_replication_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3852,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[40]
+	mi := &file_tributary_v1_replication_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3865,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{40}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3433,7 +3890,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[41]
+	mi := &file_tributary_v1_replication_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3902,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[41]
+	mi := &file_tributary_v1_replication_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3915,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{41}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Snapshot) GetId() string {
@@ -3504,7 +3961,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[42]
+	mi := &file_tributary_v1_replication_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3973,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[42]
+	mi := &file_tributary_v1_replication_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3986,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{42}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{45}
 }
 
 type StatusResponse struct {
@@ -3543,7 +4000,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[43]
+	mi := &file_tributary_v1_replication_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3555,7 +4012,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[43]
+	mi := &file_tributary_v1_replication_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3568,7 +4025,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{43}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StatusResponse) GetNodeId() string {
@@ -3606,7 +4063,7 @@ type Reader struct {
 
 func (x *Reader) Reset() {
 	*x = Reader{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[44]
+	mi := &file_tributary_v1_replication_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +4075,7 @@ func (x *Reader) String() string {
 func (*Reader) ProtoMessage() {}
 
 func (x *Reader) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[44]
+	mi := &file_tributary_v1_replication_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +4088,7 @@ func (x *Reader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reader.ProtoReflect.Descriptor instead.
 func (*Reader) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{44}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Reader) GetNodeId() string {
@@ -3680,7 +4137,7 @@ type ReaderChannel struct {
 
 func (x *ReaderChannel) Reset() {
 	*x = ReaderChannel{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[45]
+	mi := &file_tributary_v1_replication_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +4149,7 @@ func (x *ReaderChannel) String() string {
 func (*ReaderChannel) ProtoMessage() {}
 
 func (x *ReaderChannel) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[45]
+	mi := &file_tributary_v1_replication_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +4162,7 @@ func (x *ReaderChannel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaderChannel.ProtoReflect.Descriptor instead.
 func (*ReaderChannel) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{45}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReaderChannel) GetLog() *LogID {
@@ -3768,7 +4225,7 @@ var File_tributary_v1_replication_proto protoreflect.FileDescriptor
 
 const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1etributary/v1/replication.proto\x12\ftributary.v1\"\x9c\b\n" +
+	"\x1etributary/v1/replication.proto\x12\ftributary.v1\"\x92\t\n" +
 	"\x05Frame\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.tributary.v1.HelloH\x00R\x05hello\x12.\n" +
 	"\x06advert\x18\x02 \x01(\v2\x14.tributary.v1.AdvertH\x00R\x06advert\x127\n" +
@@ -3793,7 +4250,9 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05reset\x18\x11 \x01(\v2\x13.tributary.v1.ResetH\x00R\x05reset\x12/\n" +
 	"\ago_away\x18\x12 \x01(\v2\x14.tributary.v1.GoAwayH\x00R\x06goAway\x12+\n" +
 	"\x05error\x18\x13 \x01(\v2\x13.tributary.v1.ErrorH\x00R\x05error\x12=\n" +
-	"\vunsubscribe\x18\x14 \x01(\v2\x19.tributary.v1.UnsubscribeH\x00R\vunsubscribeB\x06\n" +
+	"\vunsubscribe\x18\x14 \x01(\v2\x19.tributary.v1.UnsubscribeH\x00R\vunsubscribe\x12.\n" +
+	"\x06resume\x18\x15 \x01(\v2\x14.tributary.v1.ResumeH\x00R\x06resume\x12D\n" +
+	"\x0esnapshot_marks\x18\x16 \x01(\v2\x1b.tributary.v1.SnapshotMarksH\x00R\rsnapshotMarksB\x06\n" +
 	"\x04kind\"5\n" +
 	"\x05LogID\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x14\n" +
@@ -3833,7 +4292,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06Advert\x12+\n" +
 	"\x04logs\x18\x01 \x03(\v2\x17.tributary.v1.LogAdvertR\x04logs\x121\n" +
 	"\twithdrawn\x18\x02 \x03(\v2\x13.tributary.v1.LogIDR\twithdrawn\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xe0\x02\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xf6\x02\n" +
 	"\tLogAdvert\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12/\n" +
 	"\x06tables\x18\x02 \x03(\v2\x17.tributary.v1.TableNameR\x06tables\x12.\n" +
@@ -3843,7 +4302,9 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x04head\x18\x06 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12\x12\n" +
 	"\x04path\x18\a \x03(\tR\x04path\x12)\n" +
 	"\x05scope\x18\b \x01(\v2\x13.tributary.v1.ScopeR\x05scope\x12%\n" +
-	"\x0ecomplete_since\x18\t \x01(\x04R\rcompleteSince\"\xa7\x03\n" +
+	"\x0ecomplete_since\x18\t \x01(\x04R\rcompleteSince\x12\x14\n" +
+	"\x05order\x18\n" +
+	" \x01(\tR\x05order\"\xee\x03\n" +
 	"\tSubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
 	"\x03log\x18\x02 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12)\n" +
@@ -3856,9 +4317,26 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06credit\x18\t \x01(\x04R\x06credit\x12\x16\n" +
 	"\x06upward\x18\n" +
 	" \x03(\tR\x06upward\x12\x16\n" +
-	"\x06reader\x18\v \x01(\tR\x06readerB\x06\n" +
-	"\x04from\"\a\n" +
-	"\x05Floor\"9\n" +
+	"\x06reader\x18\v \x01(\tR\x06reader\x12-\n" +
+	"\x05fresh\x18\f \x03(\v2\x17.tributary.v1.TableNameR\x05fresh\x12\x16\n" +
+	"\x06follow\x18\r \x01(\bR\x06followB\x06\n" +
+	"\x04from\"\x1f\n" +
+	"\x05Floor\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\"\xdc\x02\n" +
+	"\x06Resume\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\rR\achannel\x12\x16\n" +
+	"\x06vector\x18\x02 \x01(\fR\x06vector\x12\x12\n" +
+	"\x04base\x18\x03 \x01(\fR\x04base\x121\n" +
+	"\acursors\x18\x04 \x03(\v2\x17.tributary.v1.LogCursorR\acursors\x12'\n" +
+	"\x04gone\x18\x05 \x03(\v2\x13.tributary.v1.LogIDR\x04gone\x12\x12\n" +
+	"\x04open\x18\x06 \x03(\rR\x04open\x12\x12\n" +
+	"\x04more\x18\a \x01(\bR\x04more\x12\x16\n" +
+	"\x06credit\x18\b \x03(\x04R\x06credit\x12(\n" +
+	"\x05modes\x18\t \x03(\x0e2\x12.tributary.v1.ModeR\x05modes\x12\x16\n" +
+	"\x06upward\x18\n" +
+	" \x03(\tR\x06upward\x12\x16\n" +
+	"\x06reader\x18\v \x01(\tR\x06reader\x12\x16\n" +
+	"\x06follow\x18\f \x01(\bR\x06follow\"9\n" +
 	"\x05Scope\x120\n" +
 	"\x06tables\x18\x01 \x03(\v2\x18.tributary.v1.TableScopeR\x06tables\"\x84\x01\n" +
 	"\n" +
@@ -3874,7 +4352,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eOPERATOR_EQUAL\x10\x01\x12\x0f\n" +
 	"\vOPERATOR_IN\x10\x02\x12\x13\n" +
-	"\x0fOPERATOR_PREFIX\x10\x03\"\xac\x02\n" +
+	"\x0fOPERATOR_PREFIX\x10\x03\"\xd1\x02\n" +
 	"\n" +
 	"Subscribed\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
@@ -3883,16 +4361,19 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05start\x18\x04 \x01(\v2\x14.tributary.v1.CursorR\x05start\x12(\n" +
 	"\x04head\x18\x05 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12.\n" +
 	"\aschemas\x18\x06 \x03(\v2\x14.tributary.v1.SchemaR\aschemas\x12/\n" +
-	"\x06tables\x18\a \x03(\v2\x17.tributary.v1.TableNameR\x06tables\"'\n" +
+	"\x06tables\x18\a \x03(\v2\x17.tributary.v1.TableNameR\x06tables\x12#\n" +
+	"\ras_advertised\x18\b \x01(\bR\fasAdvertised\"'\n" +
 	"\vUnsubscribe\x12\x18\n" +
-	"\achannel\x18\x01 \x01(\rR\achannel\"\xa3\x01\n" +
+	"\achannel\x18\x01 \x01(\rR\achannel\"\xdb\x01\n" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x05R\x06number\x12\x19\n" +
 	"\btype_oid\x18\x03 \x01(\rR\atypeOid\x12\x1b\n" +
 	"\ttype_name\x18\x04 \x01(\tR\btypeName\x12#\n" +
 	"\rtype_modifier\x18\x05 \x01(\x05R\ftypeModifier\x12\x10\n" +
-	"\x03key\x18\x06 \x01(\bR\x03key\"\x86\x02\n" +
+	"\x03key\x18\x06 \x01(\bR\x03key\x12\x19\n" +
+	"\bbase_oid\x18\a \x01(\rR\abaseOid\x12\x1b\n" +
+	"\tbase_name\x18\b \x01(\tR\bbaseName\"\x9c\x02\n" +
 	"\x06Schema\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12-\n" +
@@ -3900,29 +4381,36 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\frelation_oid\x18\x04 \x01(\rR\vrelationOid\x12)\n" +
 	"\x10replica_identity\x18\x05 \x01(\rR\x0freplicaIdentity\x12.\n" +
 	"\acolumns\x18\x06 \x03(\v2\x14.tributary.v1.ColumnR\acolumns\x12\x18\n" +
-	"\achannel\x18\a \x01(\rR\achannel\"\x9f\x01\n" +
+	"\achannel\x18\a \x01(\rR\achannel\x12\x14\n" +
+	"\x05shape\x18\b \x01(\rR\x05shape\"\x9f\x01\n" +
 	"\n" +
 	"TableReset\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12-\n" +
 	"\x05table\x18\x02 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\tR\bposition\x12,\n" +
-	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\xb2\x02\n" +
+	"\x06schema\x18\x04 \x01(\v2\x14.tributary.v1.SchemaR\x06schema\"\xc6\x02\n" +
 	"\rSnapshotBegin\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12$\n" +
 	"\x02at\x18\x02 \x01(\v2\x14.tributary.v1.CursorR\x02at\x12\x14\n" +
 	"\x05major\x18\x03 \x01(\x04R\x05major\x123\n" +
 	"\x06tables\x18\x04 \x03(\v2\x1b.tributary.v1.SnapshotTableR\x06tables\x12#\n" +
-	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x126\n" +
-	"\acovered\x18\x06 \x03(\v2\x1c.tributary.v1.CoveredVersionR\acovered\x12\x12\n" +
+	"\rcomplete_from\x18\x05 \x01(\tR\fcompleteFrom\x12\x12\n" +
 	"\x04rows\x18\a \x01(\x04R\x04rows\x12%\n" +
-	"\x0ecomplete_since\x18\b \x01(\x04R\rcompleteSince\"q\n" +
+	"\x0ecomplete_since\x18\b \x01(\x04R\rcompleteSince\x12\x18\n" +
+	"\afollows\x18\t \x01(\tR\afollows\x12\x18\n" +
+	"\arelayed\x18\n" +
+	" \x01(\bR\arelayed\x12\x10\n" +
+	"\x03gap\x18\v \x01(\tR\x03gapJ\x04\b\x06\x10\a\"S\n" +
+	"\rSnapshotMarks\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\rR\achannel\x12(\n" +
+	"\x05marks\x18\x02 \x03(\v2\x12.tributary.v1.MarkR\x05marks\"[\n" +
+	"\x04Mark\x12%\n" +
+	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12\x12\n" +
+	"\x04time\x18\x02 \x01(\x04R\x04time\x12\x18\n" +
+	"\aretires\x18\x03 \x01(\bR\aretires\"q\n" +
 	"\rSnapshotTable\x12-\n" +
 	"\x05table\x18\x01 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x121\n" +
-	"\ttruncates\x18\x02 \x03(\v2\x13.tributary.v1.StampR\ttruncates\"c\n" +
-	"\x0eCoveredVersion\x12%\n" +
-	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12\x14\n" +
-	"\x05major\x18\x02 \x01(\x04R\x05major\x12\x14\n" +
-	"\x05minor\x18\x03 \x01(\rR\x05minor\"r\n" +
+	"\ttruncates\x18\x02 \x03(\v2\x13.tributary.v1.StampR\ttruncates\"r\n" +
 	"\fSnapshotRows\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\rR\x05table\x12\x18\n" +
@@ -3944,29 +4432,39 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x03log\x18\t \x01(\v2\x13.tributary.v1.LogIDR\x03log\x122\n" +
 	"\x06shared\x18\n" +
 	" \x01(\v2\x1a.tributary.v1.SharedCursorR\x06shared\x12\x18\n" +
-	"\apayload\x18\x0f \x01(\fR\apayload\"f\n" +
+	"\apayload\x18\x0f \x01(\fR\apayload\"\xc1\x01\n" +
 	"\bProgress\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x12\n" +
 	"\x04prev\x18\x02 \x01(\tR\x04prev\x12\x18\n" +
 	"\athrough\x18\x03 \x01(\tR\athrough\x12\x12\n" +
-	"\x04time\x18\x04 \x01(\x04R\x04time\"o\n" +
+	"\x04time\x18\x04 \x01(\x04R\x04time\x12%\n" +
+	"\x03log\x18\x05 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x122\n" +
+	"\x06shared\x18\x06 \x01(\v2\x1a.tributary.v1.SharedCursorR\x06shared\"\xa1\x01\n" +
 	"\x04Head\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12(\n" +
 	"\x04head\x18\x02 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12\x16\n" +
-	"\x06oldest\x18\x03 \x01(\tR\x06oldest\"K\n" +
+	"\x06oldest\x18\x03 \x01(\tR\x06oldest\x120\n" +
+	"\x06source\x18\x04 \x01(\v2\x18.tributary.v1.SourceHeadR\x06source\"f\n" +
+	"\n" +
+	"SourceHead\x12$\n" +
+	"\x02at\x18\x01 \x01(\v2\x14.tributary.v1.CursorR\x02at\x12\x18\n" +
+	"\achanges\x18\x02 \x01(\x04R\achanges\x12\x18\n" +
+	"\acounter\x18\x03 \x01(\x04R\acounter\"|\n" +
 	"\x06Stable\x12%\n" +
 	"\x03log\x18\x01 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\tR\bposition\"8\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\x12/\n" +
+	"\aholders\x18\x03 \x03(\v2\x15.tributary.v1.HoldingR\aholders\"8\n" +
 	"\x06Credit\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x82\x01\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xad\x01\n" +
 	"\x03Ack\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\tR\bposition\x12\x18\n" +
-	"\adurable\x18\x03 \x01(\bR\adurable\x12+\n" +
-	"\x05roots\x18\x04 \x03(\v2\x15.tributary.v1.RootAckR\x05roots\"9\n" +
-	"\aRootAck\x12\x12\n" +
-	"\x04root\x18\x01 \x01(\tR\x04root\x12\x1a\n" +
+	"\adurable\x18\x03 \x01(\bR\adurable\x12/\n" +
+	"\aholders\x18\x04 \x03(\v2\x15.tributary.v1.HoldingR\aholders\x12%\n" +
+	"\x03log\x18\x05 \x01(\v2\x13.tributary.v1.LogIDR\x03log\"=\n" +
+	"\aHolding\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\tR\bposition\"Q\n" +
 	"\x03Gap\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x16\n" +
@@ -4031,7 +4529,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05Codec\x12\x15\n" +
 	"\x11CODEC_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
-	"CODEC_ZSTD\x10\x01*\x8b\x03\n" +
+	"CODEC_ZSTD\x10\x01*\xc2\x03\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ERROR_CODE_MALFORMED\x10\x01\x12\x16\n" +
@@ -4048,7 +4546,9 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x12ERROR_CODE_STALLED\x10\v\x12\x16\n" +
 	"\x12ERROR_CODE_REFUSED\x10\f\x12\x19\n" +
 	"\x15ERROR_CODE_PERMISSION\x10\x0e\x12\x14\n" +
-	"\x10ERROR_CODE_SCOPE\x10\x0f\"\x04\b\r\x10\r2\xb0\x02\n" +
+	"\x10ERROR_CODE_SCOPE\x10\x0f\x12\x18\n" +
+	"\x14ERROR_CODE_DUPLICATE\x10\x10\x12\x1b\n" +
+	"\x17ERROR_CODE_UNKNOWN_BASE\x10\x11\"\x04\b\r\x10\r2\xb0\x02\n" +
 	"\vReplication\x127\n" +
 	"\aSession\x12\x13.tributary.v1.Frame\x1a\x13.tributary.v1.Frame(\x010\x01\x12I\n" +
 	"\bDescribe\x12\x1d.tributary.v1.DescribeRequest\x1a\x1e.tributary.v1.DescribeResponse\x12X\n" +
@@ -4068,7 +4568,7 @@ func file_tributary_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_tributary_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_tributary_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_tributary_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_tributary_v1_replication_proto_goTypes = []any{
 	(Mode)(0),                     // 0: tributary.v1.Mode
 	(Codec)(0),                    // 1: tributary.v1.Codec
@@ -4087,131 +4587,146 @@ var file_tributary_v1_replication_proto_goTypes = []any{
 	(*LogAdvert)(nil),             // 14: tributary.v1.LogAdvert
 	(*Subscribe)(nil),             // 15: tributary.v1.Subscribe
 	(*Floor)(nil),                 // 16: tributary.v1.Floor
-	(*Scope)(nil),                 // 17: tributary.v1.Scope
-	(*TableScope)(nil),            // 18: tributary.v1.TableScope
-	(*Condition)(nil),             // 19: tributary.v1.Condition
-	(*Subscribed)(nil),            // 20: tributary.v1.Subscribed
-	(*Unsubscribe)(nil),           // 21: tributary.v1.Unsubscribe
-	(*Column)(nil),                // 22: tributary.v1.Column
-	(*Schema)(nil),                // 23: tributary.v1.Schema
-	(*TableReset)(nil),            // 24: tributary.v1.TableReset
-	(*SnapshotBegin)(nil),         // 25: tributary.v1.SnapshotBegin
-	(*SnapshotTable)(nil),         // 26: tributary.v1.SnapshotTable
-	(*CoveredVersion)(nil),        // 27: tributary.v1.CoveredVersion
-	(*SnapshotRows)(nil),          // 28: tributary.v1.SnapshotRows
-	(*SnapshotEnd)(nil),           // 29: tributary.v1.SnapshotEnd
-	(*Batch)(nil),                 // 30: tributary.v1.Batch
-	(*Progress)(nil),              // 31: tributary.v1.Progress
-	(*Head)(nil),                  // 32: tributary.v1.Head
-	(*Stable)(nil),                // 33: tributary.v1.Stable
-	(*Credit)(nil),                // 34: tributary.v1.Credit
-	(*Ack)(nil),                   // 35: tributary.v1.Ack
-	(*RootAck)(nil),               // 36: tributary.v1.RootAck
-	(*Gap)(nil),                   // 37: tributary.v1.Gap
-	(*Reset)(nil),                 // 38: tributary.v1.Reset
-	(*GoAway)(nil),                // 39: tributary.v1.GoAway
-	(*Error)(nil),                 // 40: tributary.v1.Error
-	(*DescribeRequest)(nil),       // 41: tributary.v1.DescribeRequest
-	(*DescribeResponse)(nil),      // 42: tributary.v1.DescribeResponse
-	(*ListSnapshotsRequest)(nil),  // 43: tributary.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil), // 44: tributary.v1.ListSnapshotsResponse
-	(*Snapshot)(nil),              // 45: tributary.v1.Snapshot
-	(*StatusRequest)(nil),         // 46: tributary.v1.StatusRequest
-	(*StatusResponse)(nil),        // 47: tributary.v1.StatusResponse
-	(*Reader)(nil),                // 48: tributary.v1.Reader
-	(*ReaderChannel)(nil),         // 49: tributary.v1.ReaderChannel
+	(*Resume)(nil),                // 17: tributary.v1.Resume
+	(*Scope)(nil),                 // 18: tributary.v1.Scope
+	(*TableScope)(nil),            // 19: tributary.v1.TableScope
+	(*Condition)(nil),             // 20: tributary.v1.Condition
+	(*Subscribed)(nil),            // 21: tributary.v1.Subscribed
+	(*Unsubscribe)(nil),           // 22: tributary.v1.Unsubscribe
+	(*Column)(nil),                // 23: tributary.v1.Column
+	(*Schema)(nil),                // 24: tributary.v1.Schema
+	(*TableReset)(nil),            // 25: tributary.v1.TableReset
+	(*SnapshotBegin)(nil),         // 26: tributary.v1.SnapshotBegin
+	(*SnapshotMarks)(nil),         // 27: tributary.v1.SnapshotMarks
+	(*Mark)(nil),                  // 28: tributary.v1.Mark
+	(*SnapshotTable)(nil),         // 29: tributary.v1.SnapshotTable
+	(*SnapshotRows)(nil),          // 30: tributary.v1.SnapshotRows
+	(*SnapshotEnd)(nil),           // 31: tributary.v1.SnapshotEnd
+	(*Batch)(nil),                 // 32: tributary.v1.Batch
+	(*Progress)(nil),              // 33: tributary.v1.Progress
+	(*Head)(nil),                  // 34: tributary.v1.Head
+	(*SourceHead)(nil),            // 35: tributary.v1.SourceHead
+	(*Stable)(nil),                // 36: tributary.v1.Stable
+	(*Credit)(nil),                // 37: tributary.v1.Credit
+	(*Ack)(nil),                   // 38: tributary.v1.Ack
+	(*Holding)(nil),               // 39: tributary.v1.Holding
+	(*Gap)(nil),                   // 40: tributary.v1.Gap
+	(*Reset)(nil),                 // 41: tributary.v1.Reset
+	(*GoAway)(nil),                // 42: tributary.v1.GoAway
+	(*Error)(nil),                 // 43: tributary.v1.Error
+	(*DescribeRequest)(nil),       // 44: tributary.v1.DescribeRequest
+	(*DescribeResponse)(nil),      // 45: tributary.v1.DescribeResponse
+	(*ListSnapshotsRequest)(nil),  // 46: tributary.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil), // 47: tributary.v1.ListSnapshotsResponse
+	(*Snapshot)(nil),              // 48: tributary.v1.Snapshot
+	(*StatusRequest)(nil),         // 49: tributary.v1.StatusRequest
+	(*StatusResponse)(nil),        // 50: tributary.v1.StatusResponse
+	(*Reader)(nil),                // 51: tributary.v1.Reader
+	(*ReaderChannel)(nil),         // 52: tributary.v1.ReaderChannel
 }
 var file_tributary_v1_replication_proto_depIdxs = []int32{
 	11, // 0: tributary.v1.Frame.hello:type_name -> tributary.v1.Hello
 	13, // 1: tributary.v1.Frame.advert:type_name -> tributary.v1.Advert
 	15, // 2: tributary.v1.Frame.subscribe:type_name -> tributary.v1.Subscribe
-	20, // 3: tributary.v1.Frame.subscribed:type_name -> tributary.v1.Subscribed
-	25, // 4: tributary.v1.Frame.snapshot_begin:type_name -> tributary.v1.SnapshotBegin
-	28, // 5: tributary.v1.Frame.snapshot_rows:type_name -> tributary.v1.SnapshotRows
-	29, // 6: tributary.v1.Frame.snapshot_end:type_name -> tributary.v1.SnapshotEnd
-	30, // 7: tributary.v1.Frame.batch:type_name -> tributary.v1.Batch
-	23, // 8: tributary.v1.Frame.schema:type_name -> tributary.v1.Schema
-	24, // 9: tributary.v1.Frame.table_reset:type_name -> tributary.v1.TableReset
-	31, // 10: tributary.v1.Frame.progress:type_name -> tributary.v1.Progress
-	32, // 11: tributary.v1.Frame.head:type_name -> tributary.v1.Head
-	33, // 12: tributary.v1.Frame.stable:type_name -> tributary.v1.Stable
-	34, // 13: tributary.v1.Frame.credit:type_name -> tributary.v1.Credit
-	35, // 14: tributary.v1.Frame.ack:type_name -> tributary.v1.Ack
-	37, // 15: tributary.v1.Frame.gap:type_name -> tributary.v1.Gap
-	38, // 16: tributary.v1.Frame.reset:type_name -> tributary.v1.Reset
-	39, // 17: tributary.v1.Frame.go_away:type_name -> tributary.v1.GoAway
-	40, // 18: tributary.v1.Frame.error:type_name -> tributary.v1.Error
-	21, // 19: tributary.v1.Frame.unsubscribe:type_name -> tributary.v1.Unsubscribe
-	5,  // 20: tributary.v1.LogCursor.log:type_name -> tributary.v1.LogID
-	7,  // 21: tributary.v1.LogCursor.cursor:type_name -> tributary.v1.Cursor
-	5,  // 22: tributary.v1.Stamp.log:type_name -> tributary.v1.LogID
-	12, // 23: tributary.v1.Hello.held:type_name -> tributary.v1.Held
-	14, // 24: tributary.v1.Advert.logs:type_name -> tributary.v1.LogAdvert
-	5,  // 25: tributary.v1.Advert.withdrawn:type_name -> tributary.v1.LogID
-	5,  // 26: tributary.v1.LogAdvert.log:type_name -> tributary.v1.LogID
-	6,  // 27: tributary.v1.LogAdvert.tables:type_name -> tributary.v1.TableName
-	23, // 28: tributary.v1.LogAdvert.schemas:type_name -> tributary.v1.Schema
-	7,  // 29: tributary.v1.LogAdvert.head:type_name -> tributary.v1.Cursor
-	17, // 30: tributary.v1.LogAdvert.scope:type_name -> tributary.v1.Scope
-	5,  // 31: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
-	17, // 32: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
-	7,  // 33: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
-	16, // 34: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
-	9,  // 35: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
-	0,  // 36: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
-	18, // 37: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
-	6,  // 38: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
-	19, // 39: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
-	3,  // 40: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
-	5,  // 41: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
-	0,  // 42: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
-	7,  // 43: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
-	7,  // 44: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
-	23, // 45: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
-	6,  // 46: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
-	5,  // 47: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
-	6,  // 48: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
-	22, // 49: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
-	6,  // 50: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
-	23, // 51: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
-	7,  // 52: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
-	26, // 53: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
-	27, // 54: tributary.v1.SnapshotBegin.covered:type_name -> tributary.v1.CoveredVersion
-	6,  // 55: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
-	10, // 56: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
-	5,  // 57: tributary.v1.CoveredVersion.log:type_name -> tributary.v1.LogID
-	8,  // 58: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
-	1,  // 59: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
-	5,  // 60: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
-	9,  // 61: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
-	5,  // 62: tributary.v1.Head.log:type_name -> tributary.v1.LogID
-	7,  // 63: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
-	5,  // 64: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
-	36, // 65: tributary.v1.Ack.roots:type_name -> tributary.v1.RootAck
-	5,  // 66: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
-	2,  // 67: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
-	14, // 68: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
-	45, // 69: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
-	8,  // 70: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
-	6,  // 71: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
-	48, // 72: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
-	49, // 73: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
-	5,  // 74: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
-	0,  // 75: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
-	6,  // 76: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
-	4,  // 77: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
-	41, // 78: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
-	43, // 79: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
-	46, // 80: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
-	4,  // 81: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
-	42, // 82: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
-	44, // 83: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
-	47, // 84: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
-	81, // [81:85] is the sub-list for method output_type
-	77, // [77:81] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	21, // 3: tributary.v1.Frame.subscribed:type_name -> tributary.v1.Subscribed
+	26, // 4: tributary.v1.Frame.snapshot_begin:type_name -> tributary.v1.SnapshotBegin
+	30, // 5: tributary.v1.Frame.snapshot_rows:type_name -> tributary.v1.SnapshotRows
+	31, // 6: tributary.v1.Frame.snapshot_end:type_name -> tributary.v1.SnapshotEnd
+	32, // 7: tributary.v1.Frame.batch:type_name -> tributary.v1.Batch
+	24, // 8: tributary.v1.Frame.schema:type_name -> tributary.v1.Schema
+	25, // 9: tributary.v1.Frame.table_reset:type_name -> tributary.v1.TableReset
+	33, // 10: tributary.v1.Frame.progress:type_name -> tributary.v1.Progress
+	34, // 11: tributary.v1.Frame.head:type_name -> tributary.v1.Head
+	36, // 12: tributary.v1.Frame.stable:type_name -> tributary.v1.Stable
+	37, // 13: tributary.v1.Frame.credit:type_name -> tributary.v1.Credit
+	38, // 14: tributary.v1.Frame.ack:type_name -> tributary.v1.Ack
+	40, // 15: tributary.v1.Frame.gap:type_name -> tributary.v1.Gap
+	41, // 16: tributary.v1.Frame.reset:type_name -> tributary.v1.Reset
+	42, // 17: tributary.v1.Frame.go_away:type_name -> tributary.v1.GoAway
+	43, // 18: tributary.v1.Frame.error:type_name -> tributary.v1.Error
+	22, // 19: tributary.v1.Frame.unsubscribe:type_name -> tributary.v1.Unsubscribe
+	17, // 20: tributary.v1.Frame.resume:type_name -> tributary.v1.Resume
+	27, // 21: tributary.v1.Frame.snapshot_marks:type_name -> tributary.v1.SnapshotMarks
+	5,  // 22: tributary.v1.LogCursor.log:type_name -> tributary.v1.LogID
+	7,  // 23: tributary.v1.LogCursor.cursor:type_name -> tributary.v1.Cursor
+	5,  // 24: tributary.v1.Stamp.log:type_name -> tributary.v1.LogID
+	12, // 25: tributary.v1.Hello.held:type_name -> tributary.v1.Held
+	14, // 26: tributary.v1.Advert.logs:type_name -> tributary.v1.LogAdvert
+	5,  // 27: tributary.v1.Advert.withdrawn:type_name -> tributary.v1.LogID
+	5,  // 28: tributary.v1.LogAdvert.log:type_name -> tributary.v1.LogID
+	6,  // 29: tributary.v1.LogAdvert.tables:type_name -> tributary.v1.TableName
+	24, // 30: tributary.v1.LogAdvert.schemas:type_name -> tributary.v1.Schema
+	7,  // 31: tributary.v1.LogAdvert.head:type_name -> tributary.v1.Cursor
+	18, // 32: tributary.v1.LogAdvert.scope:type_name -> tributary.v1.Scope
+	5,  // 33: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
+	18, // 34: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
+	7,  // 35: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
+	16, // 36: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
+	9,  // 37: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
+	0,  // 38: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
+	6,  // 39: tributary.v1.Subscribe.fresh:type_name -> tributary.v1.TableName
+	8,  // 40: tributary.v1.Resume.cursors:type_name -> tributary.v1.LogCursor
+	5,  // 41: tributary.v1.Resume.gone:type_name -> tributary.v1.LogID
+	0,  // 42: tributary.v1.Resume.modes:type_name -> tributary.v1.Mode
+	19, // 43: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
+	6,  // 44: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
+	20, // 45: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
+	3,  // 46: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
+	5,  // 47: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
+	0,  // 48: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
+	7,  // 49: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
+	7,  // 50: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
+	24, // 51: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
+	6,  // 52: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
+	5,  // 53: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
+	6,  // 54: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
+	23, // 55: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
+	6,  // 56: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
+	24, // 57: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
+	7,  // 58: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
+	29, // 59: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
+	28, // 60: tributary.v1.SnapshotMarks.marks:type_name -> tributary.v1.Mark
+	5,  // 61: tributary.v1.Mark.log:type_name -> tributary.v1.LogID
+	6,  // 62: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
+	10, // 63: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
+	8,  // 64: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
+	1,  // 65: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
+	5,  // 66: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
+	9,  // 67: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 68: tributary.v1.Progress.log:type_name -> tributary.v1.LogID
+	9,  // 69: tributary.v1.Progress.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 70: tributary.v1.Head.log:type_name -> tributary.v1.LogID
+	7,  // 71: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
+	35, // 72: tributary.v1.Head.source:type_name -> tributary.v1.SourceHead
+	7,  // 73: tributary.v1.SourceHead.at:type_name -> tributary.v1.Cursor
+	5,  // 74: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
+	39, // 75: tributary.v1.Stable.holders:type_name -> tributary.v1.Holding
+	39, // 76: tributary.v1.Ack.holders:type_name -> tributary.v1.Holding
+	5,  // 77: tributary.v1.Ack.log:type_name -> tributary.v1.LogID
+	5,  // 78: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
+	2,  // 79: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
+	14, // 80: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
+	48, // 81: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
+	8,  // 82: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
+	6,  // 83: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
+	51, // 84: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
+	52, // 85: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
+	5,  // 86: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
+	0,  // 87: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
+	6,  // 88: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
+	4,  // 89: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
+	44, // 90: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
+	46, // 91: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
+	49, // 92: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
+	4,  // 93: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
+	45, // 94: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
+	47, // 95: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
+	50, // 96: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
+	93, // [93:97] is the sub-list for method output_type
+	89, // [89:93] is the sub-list for method input_type
+	89, // [89:89] is the sub-list for extension type_name
+	89, // [89:89] is the sub-list for extension extendee
+	0,  // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_tributary_v1_replication_proto_init() }
@@ -4240,20 +4755,22 @@ func file_tributary_v1_replication_proto_init() {
 		(*Frame_GoAway)(nil),
 		(*Frame_Error)(nil),
 		(*Frame_Unsubscribe)(nil),
+		(*Frame_Resume)(nil),
+		(*Frame_SnapshotMarks)(nil),
 	}
 	file_tributary_v1_replication_proto_msgTypes[11].OneofWrappers = []any{
 		(*Subscribe_Cursor)(nil),
 		(*Subscribe_Floor)(nil),
 		(*Subscribe_Shared)(nil),
 	}
-	file_tributary_v1_replication_proto_msgTypes[36].OneofWrappers = []any{}
+	file_tributary_v1_replication_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tributary_v1_replication_proto_rawDesc), len(file_tributary_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   46,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

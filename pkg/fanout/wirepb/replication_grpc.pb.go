@@ -6,7 +6,7 @@
 //
 //	both    Hello, before anything else
 //	writer  Advert; again whenever its logs change
-//	reader  Subscribe, per channel
+//	reader  Subscribe, per channel; or Resume, for many
 //	writer  Subscribed; for SNAPSHOT then SnapshotBegin, SnapshotRows...,
 //	        SnapshotEnd; then Schema, Batch, Progress and Head as the log goes on
 //	reader  Credit, Ack, Unsubscribe

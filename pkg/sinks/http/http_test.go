@@ -101,7 +101,7 @@ func (v *receiver) take(key string, q *request) {
 			v.next = map[string]string{}
 		}
 		rows = v.next
-	} else if whole := fmt.Sprintf("%s@%s:%s-%s", q.Origin, q.Epoch, q.From, q.To); key == whole {
+	} else if whole := fmt.Sprintf("%s:%s@%s:%s-%s", q.Sink, q.Origin, q.Epoch, q.From, q.To); key == whole {
 		// A batch of which nothing is for this sink is not sent: positions can jump.
 		if engine.CompareLSN(engine.Position(q.From), engine.Position(v.to)) < 0 {
 			v.t.Errorf("batch %s follows on %s", key, v.to)
@@ -140,6 +140,8 @@ type rig struct {
 	to   *receiver
 	cfg  sinkhttp.Config
 	dead bool
+	// more are tables of the source beside a; tables those of the sink, all when empty.
+	more, tables []engine.TableName
 
 	dir  string
 	sink *sinks.Sink
@@ -165,7 +167,7 @@ func (r *rig) start() {
 	}
 	e := engine.New(engine.Options{NodeID: "test", Store: st, Logger: log})
 	src, err := source.New(source.Config{
-		ConnString: r.db.ConnString, Tables: []engine.TableName{{Schema: "public", Name: "a"}}, Slot: "slot_" + r.db.Name, Publication: "pub", Permanent: true,
+		ConnString: r.db.ConnString, Tables: append(r.more, engine.TableName{Schema: "public", Name: "a"}), Slot: "slot_" + r.db.Name, Publication: "pub", Permanent: true,
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -176,7 +178,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	c := sinks.Config{Name: "out", Host: e, Store: st, Target: target, Logger: log}
+	c := sinks.Config{Name: "out", Host: e, Store: st, Target: target, Logger: log, Tables: r.tables}
 	if r.dead {
 		c.OnReject = sinks.DeadLetter
 	}
@@ -384,4 +386,25 @@ func TestUnauthorized(t *testing.T) {
 	}
 	r.to.set(nil)
 	r.equal("mended")
+}
+
+// A sink that is given another table takes a baseline at the place where it is: to a
+// receiver that goes by the keys it is not a repetition of the one before.
+func TestBaselineOfOtherTables(t *testing.T) {
+	r := newRig(t)
+	r.db.Exec(t, `CREATE TABLE b (id bigint PRIMARY KEY, v text)`, `INSERT INTO b VALUES (-1, 'of b')`)
+	a, b := engine.TableName{Schema: "public", Name: "a"}, engine.TableName{Schema: "public", Name: "b"}
+	r.more, r.tables = []engine.TableName{b}, []engine.TableName{a}
+	r.start()
+	r.equal("one table")
+	r.until("the sink is well", func(s sinks.Status) bool { return s.State == sinks.StateStreaming })
+	r.stop()
+	r.tables = []engine.TableName{a, b}
+	r.start()
+	r.until("the sink is well", func(s sinks.Status) bool { return s.State == sinks.StateStreaming && s.Baselines == 1 })
+	r.to.mu.Lock()
+	defer r.to.mu.Unlock()
+	if r.to.rows["-1"] != "of b" {
+		t.Errorf("the receiver has no row of the other table, and %d repetitions", r.to.repeated)
+	}
 }

@@ -2,9 +2,9 @@
 //
 // Each request is a batch: whole transactions of one log, in order, or a
 // numbered part of a large one. A batch comes at least once: the answer can be
-// lost. The Idempotency-Key header, log@epoch:from-to, is the same each time, so
-// that the receiver can tell a repetition. Values are PostgreSQL's text form as
-// strings, null for null: no digit is lost.
+// lost. The Idempotency-Key header, sink:log@epoch:from-to, is the same each time, so
+// that the receiver can tell a repetition; sinks that post to one address have keys of
+// their own. Values are PostgreSQL's text form as strings, null for null: no digit is lost.
 //
 // A baseline is a run of requests of kind "baseline". Rows of its tables that
 // none of them has are to be deleted by the receiver with the last one.
@@ -22,6 +22,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -162,7 +163,7 @@ func (t *Target) Apply(ctx context.Context, b *sinks.Batch) error {
 	p := newPost(t, "changes")
 	p.head.Origin, p.head.Epoch = b.From.Log.Origin, b.From.Log.Epoch.String()
 	p.head.From, p.head.To = string(b.From.Position), string(b.To.Position)
-	p.key = fmt.Sprintf("%s:%s-%s", b.From.Log, b.From.Position, b.To.Position)
+	p.key = fmt.Sprintf("%s:%s:%s-%s", t.cfg.Sink, b.From.Log, b.From.Position, b.To.Position)
 	if b.Replay != "" {
 		p.key += "!" + b.Replay
 	}
@@ -188,15 +189,19 @@ func (t *Target) Baseline(ctx context.Context, s *sinks.Snapshot) error {
 	p.parts, p.always = true, true
 	p.reject = s.Reject
 	p.head.Reason = s.Reason
-	var at []string
+	// What its requests hold depends on the logs' positions, the tables and where it is
+	// cut. That is too much for a header where there are many.
+	what := sha256.New()
+	fmt.Fprintf(what, "%d", t.cfg.MaxBytes)
 	for _, c := range s.Cursors {
 		p.head.Cursors = append(p.head.Cursors, cursorJSON{c.Log.Origin, c.Log.Epoch.String(), string(c.Position)})
-		at = append(at, fmt.Sprintf("%s:%s", c.Log, c.Position))
+		fmt.Fprintf(what, " %q %q", c.Log, c.Position)
 	}
-	p.key = "baseline:" + strings.Join(at, ",")
 	for _, tab := range s.Tables {
 		p.head.Covers = append(p.head.Covers, tableJSON{tab.Schema.Table.Schema, tab.Schema.Table.Name})
+		fmt.Fprintf(what, " %q.%q", tab.Schema.Table.Schema, tab.Schema.Table.Name)
 	}
+	p.key = fmt.Sprintf("%s:baseline:%x", t.cfg.Sink, what.Sum(nil)[:16])
 	for _, tab := range s.Tables {
 		if err := s.Rows(tab.Schema.Table, func(e *sinks.Entry) error { return p.add(ctx, e) }); err != nil {
 			return err

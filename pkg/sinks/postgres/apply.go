@@ -2,8 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -28,7 +32,9 @@ type txn struct {
 	pipe   *pgconn.Pipeline
 	sent   []sort // of the results to come
 	bytes  int
-	fenced bool // the cursor's statement is what failed
+	fenced bool              // the cursor's statement is what failed
+	lost   bool              // the statement that looks for the tables is
+	tables map[string]string // written to, by OID
 	run    run
 }
 
@@ -38,6 +44,7 @@ type sort byte
 const (
 	other sort = iota
 	fence
+	there
 )
 
 // run is entries for one table that go in one statement.
@@ -52,7 +59,7 @@ type run struct {
 }
 
 func (t *Target) begin(ctx context.Context) *txn {
-	x := &txn{t: t, ctx: ctx}
+	x := &txn{t: t, ctx: ctx, tables: map[string]string{}}
 	if len(t.stmts) > maxStmts {
 		x.exec(other, "DEALLOCATE ALL")
 		clear(t.stmts)
@@ -98,6 +105,7 @@ func (x *txn) settle() error {
 		if err != nil {
 			first = err
 			x.fenced = i < len(sent) && sent[i] == fence && classify(err) != passing
+			x.lost = i < len(sent) && sent[i] == there && classify(err) != passing
 		}
 	}
 	if err := p.Close(); first == nil {
@@ -133,14 +141,17 @@ func (t *Target) Apply(ctx context.Context, b *sinks.Batch) error {
 	x.moveCursor(b.From, b.To)
 	err := b.Each(func(e *sinks.Entry) error {
 		if b.Careful {
-			return x.tryOne(e, b.Reject)
+			return x.tryOne(t.told(e), func(ctx context.Context, _ *sinks.Entry, why error, own bool) error {
+				return b.Reject(ctx, e, why, own)
+			})
 		}
-		return x.add(e)
+		return x.add(t.told(e))
 	})
 	if err == nil {
 		err = x.flush()
 	}
 	if err == nil {
+		x.stillThere()
 		x.exec(other, "COMMIT")
 		err = x.settle()
 	}
@@ -149,6 +160,16 @@ func (t *Target) Apply(ctx context.Context, b *sinks.Batch) error {
 	}
 	t.at[placeOf(b.To.CursorKey)] = b.To
 	return nil
+}
+
+// stillThere divides by zero if a table that was written to is not the one that its
+// shape was made of: statements go by its name, and would fill one that was made
+// anew.
+func (x *txn) stillThere() {
+	if oids := slices.Sorted(maps.Keys(x.tables)); len(oids) > 0 {
+		x.exec(there, "SELECT 1 / (count(*) = pg_catalog.cardinality($1::pg_catalog.oid[]))::pg_catalog.int4 FROM pg_catalog.pg_class WHERE oid = ANY ($1::pg_catalog.oid[])",
+			[]byte("{"+strings.Join(oids, ",")+"}"))
+	}
 }
 
 // rollback ends a transaction that failed, and says what it failed of.
@@ -166,19 +187,27 @@ func (x *txn) rollback(err error) error {
 	if x.fenced {
 		return sinks.ErrFenced
 	}
+	if x.lost {
+		return gone(strings.Join(slices.Sorted(maps.Values(x.tables)), " or "))
+	}
 	return rejection(err)
 }
 
 // shape returns how rows of a schema are written, making the target ready for
 // them where it is not.
-func (x *txn) shape(e *sinks.Entry) (*shape, error) {
+func (x *txn) shape(e *sinks.Entry) (s *shape, err error) {
+	defer func() {
+		if err == nil {
+			x.tables[s.table.oid] = s.name
+		}
+	}()
 	if s := x.t.shapes[e.Schema]; s != nil {
 		return s, nil
 	}
 	if err := x.settle(); err != nil {
 		return nil, err
 	}
-	s, err := x.t.ensure(x.ctx, e.Stamp.Origin, e.Schema)
+	s, err = x.t.ensure(x.ctx, e.Stamp.Origin, e.Schema, true)
 	if err != nil {
 		return nil, err
 	}
@@ -301,6 +330,9 @@ func (x *txn) tryOne(e *sinks.Entry, reject func(context.Context, *sinks.Entry, 
 	}
 	if err == nil {
 		return nil
+	}
+	if lost := (*sinks.Lost)(nil); errors.As(err, &lost) {
+		return err
 	}
 	kind := classify(err)
 	if rej := (*sinks.Rejection)(nil); asRejection(err, &rej) {

@@ -43,7 +43,7 @@ func (t *Target) baseline(ctx context.Context, s *sinks.Snapshot) error {
 	}
 	all := make([]*staged, len(s.Tables))
 	for i, tab := range s.Tables {
-		sh, err := t.ensure(ctx, tab.Origin, tab.Schema)
+		sh, err := t.ensure(ctx, tab.Origin, t.provenanced(tab.Schema), false)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (t *Target) stage(ctx context.Context, s *sinks.Snapshot, st *staged) error
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := st.write(s, pw)
+		err := st.write(t, s, pw)
 		done <- err
 		_ = pw.CloseWithError(err)
 	}()
@@ -118,13 +118,13 @@ func (t *Target) stage(ctx context.Context, s *sinks.Snapshot, st *staged) error
 const stageRow = `"tributary row"`
 
 // write writes a table's rows in COPY's text format.
-func (st *staged) write(s *sinks.Snapshot, w io.Writer) error {
+func (st *staged) write(t *Target, s *sinks.Snapshot, w io.Writer) error {
 	sh := st.shape
 	p := projection{to: sh.schema}
 	buf := make([]byte, 0, 128<<10)
 	st.rows = 0
 	err := s.Rows(sh.schema.Table, func(e *sinks.Entry) error {
-		values, err := p.values(e)
+		values, err := p.values(t.told(e))
 		if err != nil {
 			return err
 		}

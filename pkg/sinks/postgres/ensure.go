@@ -30,11 +30,28 @@ type column struct {
 func (t *table) quoted() string { return pgsession.QuoteTable(t.schema, t.name) }
 
 // known is a column as the sink last knew it at the source. A column is the same
-// one while its number is.
+// one while its number is; of a table that was made anew, while its name is.
 type known struct {
-	Name   string `json:"name"`
-	Number int16  `json:"number"`
-	Type   string `json:"type"`
+	Name     string `json:"name"`
+	Number   int16  `json:"number"`
+	Type     string `json:"type"`
+	Relation uint32 `json:"relation,omitempty"` // OID of the source's table; 0 if it has none
+}
+
+// numbered returns columns with the numbers that they have in a schema: 0 for one of a
+// table that was made anew since, and that has none of that name any more.
+func numbered(had []known, s *engine.Schema) []known {
+	out := slices.Clone(had)
+	for i, k := range out {
+		if k.Relation == s.RelationOID || k.Relation == 0 || s.RelationOID == 0 {
+			continue
+		}
+		out[i].Number = 0
+		if j := slices.IndexFunc(s.Columns, func(c engine.Column) bool { return c.Name == k.Name }); j >= 0 {
+			out[i].Number = s.Columns[j].Number
+		}
+	}
+	return out
 }
 
 // lookUp reads a table of the target.
@@ -81,8 +98,9 @@ func quoteAll(names []string) string {
 }
 
 // ensure makes the target ready for rows of a schema, in the transaction that is
-// open, and returns how they are written.
-func (t *Target) ensure(ctx context.Context, origin string, s *engine.Schema) (*shape, error) {
+// open, and returns how they are written. Where they are to be added to what was
+// written before, it fails if the table is not that one any more.
+func (t *Target) ensure(ctx context.Context, origin string, s *engine.Schema, adds bool) (*shape, error) {
 	schema := s.Table.Schema
 	if t.cfg.Schema != "" {
 		schema = t.cfg.Schema
@@ -91,19 +109,30 @@ func (t *Target) ensure(ctx context.Context, origin string, s *engine.Schema) (*
 	if err != nil {
 		return nil, err
 	}
-	had, err := t.knownColumns(ctx, origin, s.Table)
+	had, oid, err := t.known(ctx, origin, s.Table)
 	if err != nil {
 		return nil, err
+	}
+	if adds && oid != "" && oid != tab.oid {
+		return nil, gone(tab.quoted())
 	}
 	var ddl []string
 	if tab.oid == "" {
 		ddl, err = t.create(ctx, tab, s)
 	} else {
+		if oid != "" && oid != tab.oid {
+			had = nil // it is another table
+		}
 		ddl, err = t.follow(ctx, tab, s, had)
 	}
 	if err != nil {
 		return nil, err
 	}
+	before, after, err := t.totals(ctx, tab, s, len(ddl) > 0)
+	if err != nil {
+		return nil, err
+	}
+	ddl = slices.Concat(before, ddl, after)
 	if len(ddl) > 0 {
 		for _, sql := range ddl {
 			if _, err := t.query(ctx, sql); err != nil {
@@ -120,39 +149,43 @@ func (t *Target) ensure(ctx context.Context, origin string, s *engine.Schema) (*
 	if err := checkKey(tab, s); err != nil {
 		return nil, err
 	}
-	if err := t.remember(ctx, origin, s, had); err != nil {
+	if err := t.remember(ctx, origin, s, had, oid, tab.oid); err != nil {
 		return nil, err
 	}
 	return newShape(s, tab), nil
 }
 
-// knownColumns returns the columns of a table as they were last known.
-func (t *Target) knownColumns(ctx context.Context, origin string, name engine.TableName) ([]known, error) {
-	rows, err := t.query(ctx, `SELECT columns FROM `+t.tables+` WHERE sink = $1 AND origin = $2 AND "schema" = $3 AND name = $4`, t.cfg.Sink, origin, name.Schema, name.Name)
-	if err != nil || len(rows) == 0 {
-		return nil, err
-	}
-	var had []known
-	if err := json.Unmarshal([]byte(rows[0][0]), &had); err != nil {
-		return nil, fmt.Errorf("what %s says of %s cannot be read: %w", t.tables, name, err)
-	}
-	return had, nil
+func gone(tables string) *sinks.Lost {
+	return &sinks.Lost{Why: "the target's table " + tables + " was dropped since rows were written to it, or made anew"}
 }
 
-func (t *Target) remember(ctx context.Context, origin string, s *engine.Schema, had []known) error {
+// known returns the columns of a table as they were last known, and the table of
+// the target that they were written to.
+func (t *Target) known(ctx context.Context, origin string, name engine.TableName) (had []known, oid string, err error) {
+	rows, err := t.query(ctx, `SELECT columns, oid FROM `+t.tables+` WHERE sink = $1 AND origin = $2 AND "schema" = $3 AND name = $4`, t.cfg.Sink, origin, name.Schema, name.Name)
+	if err != nil || len(rows) == 0 {
+		return nil, "", err
+	}
+	if err := json.Unmarshal([]byte(rows[0][0]), &had); err != nil {
+		return nil, "", fmt.Errorf("what %s says of %s cannot be read: %w", t.tables, name, err)
+	}
+	return had, rows[0][1], nil
+}
+
+func (t *Target) remember(ctx context.Context, origin string, s *engine.Schema, had []known, was, oid string) error {
 	now := make([]known, len(s.Columns))
 	for i, c := range s.Columns {
-		now[i] = known{c.Name, c.Number, c.TypeName}
+		now[i] = known{c.Name, c.Number, c.TypeName, s.RelationOID}
 	}
-	if slices.Equal(now, had) {
+	if slices.Equal(now, had) && was == oid {
 		return nil
 	}
 	text, err := json.Marshal(now)
 	if err != nil {
 		return err
 	}
-	_, err = t.query(ctx, `INSERT INTO `+t.tables+` (sink, origin, "schema", name, columns) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (sink, origin, "schema", name) DO UPDATE SET columns = EXCLUDED.columns`, t.cfg.Sink, origin, s.Table.Schema, s.Table.Name, string(text))
+	_, err = t.query(ctx, `INSERT INTO `+t.tables+` (sink, origin, "schema", name, columns, oid) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (sink, origin, "schema", name) DO UPDATE SET columns = EXCLUDED.columns, oid = EXCLUDED.oid`, t.cfg.Sink, origin, s.Table.Schema, s.Table.Name, string(text), oid)
 	return err
 }
 
@@ -199,6 +232,7 @@ func (t *Target) typeOf(ctx context.Context, tab *table, c engine.Column) (strin
 // follow returns what brings a table of the target up to the source's schema.
 func (t *Target) follow(ctx context.Context, tab *table, s *engine.Schema, had []known) (ddl []string, err error) {
 	alter := "ALTER TABLE " + tab.quoted() + " "
+	had = numbered(had, s)
 	before := map[int16]known{}
 	for _, k := range had {
 		before[k.Number] = k

@@ -50,7 +50,8 @@ func asRejection(err error, r **sinks.Rejection) bool { return errors.As(err, r)
 // rejection makes a Rejection of an error that trying again does not mend.
 func rejection(err error) error {
 	var r *sinks.Rejection
-	if errors.As(err, &r) || classify(err) == passing {
+	var l *sinks.Lost
+	if errors.As(err, &r) || errors.As(err, &l) || classify(err) == passing {
 		return err
 	}
 	return &sinks.Rejection{Err: explain(err)}

@@ -35,6 +35,7 @@ type rig struct {
 	dir string // of a durable store, empty: in memory
 
 	store  engine.Store
+	source *source.Source
 	engine *engine.Engine
 	sink   *sinks.Sink
 	end    func() // of the sink alone
@@ -55,7 +56,7 @@ func newRig(t *testing.T, tables string, ddl ...string) *rig {
 	return r
 }
 
-func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(testWriter{r.t}, nil)) }
+func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(r.t.Output(), nil)) }
 
 // startNode starts the node alone.
 func (r *rig) startNode() {
@@ -72,6 +73,7 @@ func (r *rig) startNode() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	r.source = src
 	r.engine.AddSource("db", src, engine.Keep{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -172,11 +174,4 @@ func (r *rig) until(what string, cond func(sinks.Status) bool) sinks.Status {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s", strings.TrimRight(string(b), "\n"))
-	return len(b), nil
 }

@@ -58,12 +58,15 @@ func TestTypesAreBitExact(t *testing.T) {
 }
 
 // audit makes a table of the target count what is done to it.
-func audit(table string) []string {
-	return []string{
+func audit(tables ...string) []string {
+	all := []string{
 		`CREATE TABLE audit (n bigint)`, `INSERT INTO audit VALUES (0)`,
 		`CREATE FUNCTION count_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE public.audit SET n = n + 1; RETURN NULL; END $$`,
-		`CREATE TRIGGER count_it AFTER INSERT OR UPDATE OR DELETE ON ` + table + ` FOR EACH ROW EXECUTE FUNCTION count_it()`,
 	}
+	for _, table := range tables {
+		all = append(all, `CREATE TRIGGER count_it AFTER INSERT OR UPDATE OR DELETE ON `+table+` FOR EACH ROW EXECUTE FUNCTION count_it()`)
+	}
+	return all
 }
 
 // Sessions are killed in the middle of transactions, the sink and the node are

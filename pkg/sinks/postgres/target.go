@@ -40,6 +40,14 @@ type Config struct {
 	// CreateTables makes tables that are missing, and columns; it follows the
 	// source's changes of a table as far as no data of the target is lost by it.
 	CreateTables bool
+	// Provenance adds to each table with a key the columns tributary_origin,
+	// tributary_epoch, tributary_version and tributary_time: of the write that a row is
+	// of.
+	Provenance bool
+	// Counters are the columns that add up over the leaves of a relay tree, of the tables
+	// that have any. With CreateTables each has a view with the totals beside it: see
+	// TotalSuffix.
+	Counters map[engine.TableName][]string
 	// StateSchema is the sink's own schema; DefaultStateSchema when empty.
 	StateSchema string
 }
@@ -57,6 +65,8 @@ type Target struct {
 	at     map[place]engine.Cursor // as last seen in the target
 	shapes map[*engine.Schema]*shape
 	stmts  map[string]string // SQL to the name it is prepared under
+	// extended are schemas with the columns of provenance.
+	extended map[*engine.Schema]*engine.Schema
 }
 
 // place is where a cursor stands: there is one epoch of an origin at a time.
@@ -78,7 +88,7 @@ func New(c Config) (*Target, error) {
 		c.StateSchema = DefaultStateSchema
 	}
 	return &Target{
-		cfg: c, cursors: pgsession.QuoteTable(c.StateSchema, "cursors"), tables: pgsession.QuoteTable(c.StateSchema, "tables"),
+		cfg: c, extended: map[*engine.Schema]*engine.Schema{}, cursors: pgsession.QuoteTable(c.StateSchema, "cursors"), tables: pgsession.QuoteTable(c.StateSchema, "tables"),
 	}, nil
 }
 
@@ -140,6 +150,7 @@ func (t *Target) forget() {
 // to make any.
 func (t *Target) ownTables(ctx context.Context) error {
 	const have = `SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname IN ('changed', 'oid') AND a.attnum > 0
 WHERE n.nspname = $1 AND c.relname IN ('cursors', 'tables')`
 	rows, err := t.query(ctx, have, t.cfg.StateSchema)
 	if err != nil {
@@ -158,6 +169,7 @@ WHERE n.nspname = $1 AND c.relname IN ('cursors', 'tables')`
 	ddl += `CREATE TABLE IF NOT EXISTS ` + t.cursors + ` (sink text, origin text, scope text, epoch int8 NOT NULL, position text NOT NULL, "time" int8 NOT NULL,
 	changed timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (sink, origin, scope));
 CREATE TABLE IF NOT EXISTS ` + t.tables + ` (sink text, origin text, "schema" text, name text, columns jsonb NOT NULL, PRIMARY KEY (sink, origin, "schema", name));
+ALTER TABLE ` + t.tables + ` ADD COLUMN IF NOT EXISTS oid text NOT NULL DEFAULT '';
 COMMIT`
 	if _, err := t.query(ctx, ddl); err != nil {
 		_, _ = t.query(ctx, "ROLLBACK")
@@ -202,5 +214,5 @@ func (t *Target) where(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	return fmt.Errorf("PostgreSQL at %s: %w", t.cfg.Session.Server(), err)
+	return fmt.Errorf("PostgreSQL at %s: %w", t.cfg.Session.Server(""), err)
 }

@@ -73,6 +73,10 @@ func WithToken(token credentials.PerRPCCredentials) Option {
 // WithEdges shares what is read from whom with the node's server.
 func WithEdges(e *client.Edges) Option { return func(o *options) { o.Edges = e } }
 
+// WithSharedCursor reads with one cursor for all logs of an upstream, as nodes do
+// that lack the capability for one cursor per origin.
+func WithSharedCursor(shared bool) Option { return func(o *options) { o.Basic = shared } }
+
 // WithSoftware names the software to the upstream, for people.
 func WithSoftware(s string) Option { return func(o *options) { o.Software = s } }
 

@@ -45,7 +45,7 @@ func TestSource(t *testing.T) {
 		t.Errorf("%d rows of a table that was not asked for", len(rows))
 	}
 	log := leaf.Engine.Adverts()[0].Log
-	ft.Eventually(t, 5*time.Second, func() error {
+	ft.Eventually(t, 30*time.Second, func() error {
 		if at := s.LastAckedPosition(log); at != last {
 			return fmt.Errorf("acked %s, written %s", at, last)
 		}

@@ -23,11 +23,51 @@ type evidence struct {
 	// columns is how many columns the table has had, those that are dropped or not
 	// published included: a column with a higher number is new.
 	columns int16
+	// texts is what the text of values of its columns' types depends on: the label of
+	// each value of an enum, and the attributes of each composite type.
+	texts map[string]string
 }
 
 const filesSQL = `
 WITH RECURSIVE tree (oid) AS (SELECT $1::pg_catalog.oid UNION ALL SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid WHERE $2 = 'p')
 SELECT c.oid, c.relfilenode FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid`
+
+const textsSQL = `
+WITH RECURSIVE used (oid) AS (
+	SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped
+	UNION
+	SELECT n.oid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid CROSS JOIN LATERAL (
+		SELECT t.typelem UNION ALL SELECT t.typbasetype
+		UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+		UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+		UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
+	) n (oid) WHERE n.oid <> 0
+)
+SELECT 'value ' || e.oid, e.enumlabel FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid
+UNION ALL
+SELECT 'type ' || t.oid, pg_catalog.string_agg(a.attnum::text, ' ' ORDER BY a.attnum)
+FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+GROUP BY t.oid`
+
+// reread says why the text of rows that are in the state is another now, if it is.
+func reread(was, is map[string]string) string {
+	for k, w := range was {
+		switch n, there := is[k]; {
+		case !there || n == w:
+		case strings.HasPrefix(k, "value "):
+			return fmt.Sprintf("the value %q of an enum that it uses was renamed to %q", w, n)
+		default:
+			return "a composite type that it uses has other attributes"
+		}
+	}
+	return ""
+}
+
+// made reports whether a type is none of PostgreSQL's own.
+func made(c engine.Column) bool { return c.TypeOID >= firstNormalOID }
+
+// firstNormalOID is FirstNormalObjectId of PostgreSQL's access/transam.h.
+const firstNormalOID = 16384
 
 func (t *table) gather(ctx context.Context, c *conn) error {
 	rows, err := c.params(ctx, filesSQL, strconv.FormatUint(uint64(t.schema.RelationOID), 10), string(t.kind))
@@ -42,6 +82,16 @@ func (t *table) gather(ctx context.Context, c *conn) error {
 			return fmt.Errorf("the catalog describes the files of %s as %q", t.schema.Table, r)
 		}
 		t.evidence.files[uint32(oid)] = uint32(node)
+	}
+	t.evidence.texts = map[string]string{}
+	if !slices.ContainsFunc(t.schema.Columns, made) {
+		return nil
+	}
+	if rows, err = c.params(ctx, textsSQL, strconv.FormatUint(uint64(t.schema.RelationOID), 10)); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		t.evidence.texts[r[0]] = r[1]
 	}
 	return nil
 }
@@ -150,7 +200,9 @@ func (a *auditor) compare(ctx context.Context, name engine.TableName, now *table
 	case was.files != nil && was.filter != now.filter:
 		why = "the publication's row filter changed"
 	default:
-		why = incompatible(st.schema, now.schema, now.filled, was.columns)
+		if why = incompatible(st.schema, now.schema, now.filled, was.columns); why == "" {
+			why = reread(was.texts, now.evidence.texts)
+		}
 	}
 	if why != "" {
 		t.want(st, why)
@@ -177,13 +229,14 @@ func (a *auditor) compare(ctx context.Context, name engine.TableName, now *table
 	case why != "":
 		t.want(st, why)
 	case explained: // nothing, or partitions that were made as such
+		t.unsaved = t.unsaved || !maps.Equal(st.evidence.files, now.evidence.files) || !maps.Equal(st.evidence.texts, now.evidence.texts)
 		st.evidence, st.suspect = now.evidence, nil
 	case st.suspect == nil || !maps.Equal(st.suspect.seen.files, now.evidence.files):
 		st.suspect = &suspicion{seen: now.evidence, at: head, truncates: st.evidenced}
 	case t.position < st.suspect.at:
 		t.s.nudge() // the stream has not come that far
 	case st.truncates > st.suspect.truncates:
-		st.evidence, st.evidenced, st.suspect = now.evidence, st.truncates, nil
+		st.evidence, st.evidenced, st.suspect, t.unsaved = now.evidence, st.truncates, nil, true
 	default:
 		t.want(st, "it was rewritten, or a partition of it truncated, which the log does not tell")
 	}

@@ -27,7 +27,7 @@ const (
 func (s *Source) Baseline(ctx context.Context, sink engine.Sink) error {
 	s.takeSession().end()
 	s.env.Report(engine.ReasonBaselining, nil)
-	_, id, err := s.prepare(ctx)
+	tables, id, err := s.prepare(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (s *Source) Baseline(ctx context.Context, sink engine.Sink) error {
 	defer s.watch(ctx, s.firstSlot())()
 	var sess *session
 	for range baselineTries {
-		if sess, err = s.tryBaseline(ctx, sink, id); !errors.Is(err, errRewritten) && !errors.Is(err, errLocked) {
+		if sess, err = s.tryBaseline(ctx, sink, id, namesOf(tables)); !errors.Is(err, errRewritten) && !errors.Is(err, errLocked) {
 			break
 		}
 		s.env.Logger.Info("baseline begins again", "server", s.server(), "error", err)
@@ -68,7 +68,7 @@ const baselineTries = 10
 // the table is empty, while the stream has what was done to its rows.
 var errRewritten = errors.New("truncated or rewritten between the slot's snapshot and the reading of it")
 
-func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity) (*session, error) {
+func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity, names []engine.TableName) (*session, error) {
 	// Everything that takes time comes before the slot, so that little can happen
 	// between its snapshot and the locks.
 	var readers []*conn
@@ -91,7 +91,7 @@ func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity)
 	if sess.id.String() != id.String() {
 		err = fmt.Errorf("the server's history changed from %s to %s while it was being looked at", id, sess.id)
 	} else {
-		err = s.baseline(ctx, sink, sess, readers)
+		err = s.baseline(ctx, sink, sess, readers, names)
 	}
 	if err != nil {
 		sess.close()
@@ -100,13 +100,13 @@ func (s *Source) tryBaseline(ctx context.Context, sink engine.Sink, id identity)
 	return sess, nil
 }
 
-func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, readers []*conn) error {
+func (s *Source) baseline(ctx context.Context, sink engine.Sink, sess *session, readers []*conn, names []engine.TableName) error {
 	start := time.Now()
 	snapshot, err := s.createSlot(ctx, sess)
 	if err != nil {
 		return err
 	}
-	readers, tables, err := s.enter(ctx, readers, snapshot, s.names())
+	readers, tables, err := s.enter(ctx, readers, snapshot, names)
 	if err != nil {
 		return err
 	}

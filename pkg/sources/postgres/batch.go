@@ -83,22 +83,43 @@ func (b *batch) drop() {
 	b.changes = b.changes[:n]
 }
 
-// split moves the unfinished transaction to another batch. The rows stay where
-// they are, so this batch's memory is not used again.
+// maxCopied is how many bytes of rows and keys split copies.
+const maxCopied = slabSize / 4
+
+// split moves the unfinished transaction to another batch, which is empty. Few
+// bytes are copied; where there are many, the rows stay where they are, and this
+// batch's memory is not used again.
 func (b *batch) split(to *batch) {
-	n := b.done()
-	for i := range b.changes[n:] {
-		c := &b.changes[n+i]
-		to.add(*c)
-		to.bytes += len(c.Row) + len(c.Key)
+	open := b.changes[b.done():]
+	size := 0
+	for i := range open {
+		size += len(open[i].Row) + len(open[i].Key)
 	}
-	if len(to.changes) == 0 {
-		return
+	b.shared = size > maxCopied
+	for i := range open {
+		c := &open[i]
+		to.add(*c)
+		if b.shared {
+			to.bytes += len(c.Row) + len(c.Key)
+			continue
+		}
+		moved := &to.changes[i]
+		moved.Row, moved.Key = to.copy(c.Row), to.copy(c.Key)
+		if c.OldKey != nil { // the key of the delete before it
+			moved.OldKey = to.changes[i-1].Key
+		}
 	}
 	b.bytes -= to.bytes
-	clear(b.changes[n:])
-	b.changes = b.changes[:n]
-	b.shared = true
+	clear(open)
+	b.changes = b.changes[:len(b.changes)-len(open)]
+}
+
+// copy returns a copy of p in the slab.
+func (b *batch) copy(p []byte) []byte {
+	if len(p) == 0 {
+		return p
+	}
+	return b.keep(append(b.reserve(len(p)), p...))
 }
 
 // transactions returns the batch's transactions. They are valid until reset.

@@ -64,7 +64,7 @@ func (c *counter) ApplyBlocks(context.Context, engine.CursorKey, []*engine.Block
 func (c *counter) Progress(context.Context, engine.CursorKey, engine.Position, engine.Position, engine.Time) error {
 	return nil
 }
-func (c *counter) Head(engine.LogID, engine.Position, engine.Time) {}
+func (c *counter) Head(engine.LogID, engine.Head) {}
 func (c *counter) Carry(engine.LogID, engine.Comparator, []string, []engine.TableName) error {
 	return nil
 }

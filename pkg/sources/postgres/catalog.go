@@ -25,6 +25,8 @@ type table struct {
 	// rewritten is true, in a snapshot, if the table has been truncated or
 	// rewritten since: those who read it in that snapshot find it empty.
 	rewritten bool
+	// generated is true if columns that are sent are generated.
+	generated bool
 	// published is false if the publication does not hold the table.
 	published bool
 	evidence  evidence
@@ -64,8 +66,14 @@ ORDER BY 1, 2`
 
 const columnSQL = `
 SELECT a.attname, a.attnum, a.atttypid, pg_catalog.format_type(a.atttypid, a.atttypmod), a.atttypmod,
-	coalesce(a.attnum = ANY(i.indkey[0:i.indnkeyatts-1]), false), a.atthasmissing OR a.atthasdef OR a.attidentity <> ''
-FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = nullif($2, '')::pg_catalog.oid
+	coalesce(a.attnum = ANY(i.indkey[0:i.indnkeyatts-1]), false), a.atthasmissing OR a.atthasdef OR a.attidentity <> '',
+	coalesce(b.oid, 0), coalesce(pg_catalog.format_type(b.oid, NULL), ''), a.attgenerated <> ''
+FROM pg_catalog.pg_attribute a LEFT JOIN LATERAL (
+	WITH RECURSIVE under AS (
+		SELECT oid, typtype, typbasetype FROM pg_catalog.pg_type WHERE oid = a.atttypid
+		UNION ALL SELECT t.oid, t.typtype, t.typbasetype FROM under u JOIN pg_catalog.pg_type t ON t.oid = u.typbasetype WHERE u.typtype = 'd')
+	SELECT CASE typtype WHEN 'e' THEN 25 ELSE oid END::pg_catalog.oid AS oid FROM under WHERE typtype <> 'd' AND (oid <> a.atttypid OR typtype = 'e')
+) b ON true LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = nullif($2, '')::pg_catalog.oid
 WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped`
 
 // lookUp reads a table from the catalog by name, with the columns that the
@@ -125,8 +133,16 @@ func (s *Source) read(ctx context.Context, c *conn, where string, args ...string
 		if err1 != nil || err2 != nil || err3 != nil {
 			return nil, fmt.Errorf("the catalog describes column %q of %s as %q", r[0], t.schema.Table, r)
 		}
-		t.schema.Columns = append(t.schema.Columns, engine.Column{Name: r[0], Number: int16(num), TypeOID: uint32(typ), TypeName: r[3], TypeMod: int32(mod), Key: r[5] == "t"})
+		base, err := strconv.ParseUint(r[7], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("the catalog describes column %q of %s as %q", r[0], t.schema.Table, r)
+		}
+		t.schema.Columns = append(t.schema.Columns, engine.Column{
+			Name: r[0], Number: int16(num), TypeOID: uint32(typ), TypeName: r[3], TypeMod: int32(mod), Key: r[5] == "t",
+			BaseOID: uint32(base), BaseName: r[8],
+		})
 		t.filled[int16(num)] = r[6] == "t"
+		t.generated = t.generated || r[9] == "t"
 	}
 	return t, t.gather(ctx, c)
 }
@@ -171,8 +187,8 @@ func (c *conn) major() int {
 }
 
 // copySQL is the statement that reads the table's rows, or those of a part of it
-// that meet a condition. A partitioned table, or one that is filtered, needs a
-// query; a plain one is read faster without.
+// that meet a condition. A partitioned table, one that is filtered, or generated columns
+// need a query; a plain one is read faster without.
 func (t *table) copySQL(from, where string) string {
 	cols := make([]string, len(t.schema.Columns))
 	for i, c := range t.schema.Columns {
@@ -180,7 +196,7 @@ func (t *table) copySQL(from, where string) string {
 	}
 	list, name := strings.Join(cols, ", "), quoteTable(t.schema.Table.Schema, t.schema.Table.Name)
 	if from == "" {
-		if t.kind == 'r' && t.filter == "" && len(cols) > 0 {
+		if t.kind == 'r' && t.filter == "" && !t.generated && len(cols) > 0 {
 			return fmt.Sprintf("COPY %s (%s) TO STDOUT", name, list)
 		}
 		if from = name; t.kind == 'r' {

@@ -97,7 +97,7 @@ func (s *Source) appName() string {
 }
 
 // server names the server for people: no user, no password.
-func (s *Source) server() string { return s.access().Server() }
+func (s *Source) server() string { return s.access().Server(s.pinned()) }
 
 // user is the user that the next connect would use.
 func (s *Source) user(ctx context.Context) string {

@@ -147,6 +147,7 @@ func (p *part) copy(ctx context.Context, c *conn, w engine.BaselineWriter) error
 		if len(rows.records) == 0 {
 			return nil
 		}
+		c.frames.release() // a large row is not there twice while it is stored
 		err := w.Rows(p.t.schema.Table, rows.records)
 		p.t.progress.add(len(rows.records), rows.bytes)
 		rows.reset()

@@ -31,6 +31,9 @@ func (p *copyParser) line(line []byte) error {
 	// A value's length takes at most 5 bytes in place of its tab; a key doubles
 	// at most, and takes 3 more.
 	need := len(p.header) + 3*len(line) + 8*len(p.isKey)
+	if need > slabSize {
+		need = p.room(line)
+	}
 	if cap(p.slab)-len(p.slab) < need {
 		p.slab = make([]byte, 0, max(need, slabSize))
 	}
@@ -80,6 +83,18 @@ func (p *copyParser) line(line []byte) error {
 	p.records = append(p.records, engine.Record{Schema: p.schema, Key: row[n:len(row):len(row)], Row: engine.Row(row[:n:n])})
 	p.bytes += len(row)
 	return nil
+}
+
+// room is what a record takes that is large: of its values only keys are there twice.
+func (p *copyParser) room(line []byte) int {
+	n := len(p.header) + len(line) + 8*len(p.isKey)
+	for _, isKey := range p.isKey {
+		v, rest, _ := bytes.Cut(line, []byte{'\t'})
+		if line = rest; isKey {
+			n += 2 * len(v)
+		}
+	}
+	return n
 }
 
 func (p *copyParser) bad(n int, line []byte) error {

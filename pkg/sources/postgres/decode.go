@@ -19,6 +19,10 @@ type relation struct {
 	schema *engine.Schema
 	isKey  []bool // all of them in a table without a key
 	header []byte // packed rows of it start with this
+	// unclear is the message of which it cannot be told which columns it describes;
+	// nil once it is known. The changes of an unclear relation are dropped.
+	unclear *relationMessage
+	tried   time.Time // when that was looked into last
 }
 
 func newRelation(s *engine.Schema) *relation {
@@ -45,6 +49,11 @@ type decoder struct {
 	// again, if set, gives the relations that have become ours since they were
 	// described, because their tables were added.
 	again func() (map[uint32]*relation, error)
+	// retry, if set, looks again into what an unclear relation is.
+	retry func(*relation) error
+	// missed, if set, is told of tables of which a transaction had changes that were
+	// dropped, since their relation is unclear.
+	missed func(tables map[engine.TableName]bool, end engine.LSN)
 	// from is the position the stream starts after: whole transactions at or
 	// before it have been applied and are dropped.
 	from engine.LSN
@@ -57,6 +66,7 @@ type decoder struct {
 	described map[uint32]uint64       // which Relation message relations are from, by number
 	order     uint64                  // of the last Relation message
 
+	dropped map[engine.TableName]bool // of this transaction: see missed
 	inTx    bool
 	schemas []*engine.Schema // first used in this transaction
 	prev    engine.Position  // end of the last transaction that was kept
@@ -100,6 +110,10 @@ func (d *decoder) decode(msg []byte) (committed bool, err error) {
 	default:
 		err = fmt.Errorf("%w: unknown type %q", errMessage, msg[0])
 	}
+	if len(msg) > readBuffer { // what was read of it would keep it
+		clear(d.tuple)
+		clear(d.old)
+	}
 	if err != nil {
 		err = fmt.Errorf("decoding a message of type %q and %d bytes: %w", msg[0], len(msg), err)
 	}
@@ -118,6 +132,7 @@ func (d *decoder) commitTx(p []byte) error {
 func (d *decoder) commitAt(end engine.LSN, commit time.Time) {
 	b, start := d.batch, d.batch.done()
 	d.inTx = false
+	d.tellMissed(end)
 	d.seen = max(d.seen, end)
 	if end <= d.from || start == len(b.changes) {
 		b.drop()
@@ -126,6 +141,14 @@ func (d *decoder) commitAt(end engine.LSN, commit time.Time) {
 	}
 	number(b.changes[start:], end, 0)
 	b.txs = append(b.txs, d.close(len(b.changes), end, commit))
+}
+
+// tellMissed tells of what was dropped of the transaction that ends at end.
+func (d *decoder) tellMissed(end engine.LSN) {
+	if len(d.dropped) > 0 && end > d.from && d.missed != nil {
+		d.missed(d.dropped, end)
+	}
+	d.dropped = nil
 }
 
 // close makes an end of the transaction that all further ones follow.
@@ -186,6 +209,18 @@ func (d *decoder) find(oid uint32) (*relation, error) {
 	if r == nil {
 		return nil, nil
 	}
+	if r.unclear != nil && d.retry != nil {
+		if err := d.retry(r); err != nil {
+			return nil, err
+		}
+	}
+	if r.unclear != nil {
+		if d.dropped == nil {
+			d.dropped = map[engine.TableName]bool{}
+		}
+		d.dropped[r.unclear.table] = true
+		return nil, nil
+	}
 	d.name(r)
 	d.lastOID, d.last = oid, r
 	return r, nil
@@ -194,7 +229,7 @@ func (d *decoder) find(oid uint32) (*relation, error) {
 // name makes sure that this transaction, or one before it, carries the schema of
 // a relation that is ours.
 func (d *decoder) name(r *relation) {
-	if r != nil && !d.named[r.schema] {
+	if r != nil && r.unclear == nil && !d.named[r.schema] {
 		d.named[r.schema] = true
 		d.schemas = append(d.schemas, r.schema)
 	}

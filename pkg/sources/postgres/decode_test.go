@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -166,21 +167,65 @@ func TestDecodeSkipsWhatWasApplied(t *testing.T) {
 	}
 }
 
+// Changes of a relation of which it cannot be told yet what it is are dropped, and
+// this is told with the end of their transaction, unless that has been applied
+// before; once it can be told they are decoded, with no message that says so.
+func TestDecodeUnclear(t *testing.T) {
+	t.Parallel()
+	clear := false
+	var missed []string
+	d := newDecoder(0x10, func(m *relationMessage) (*relation, error) { return &relation{unclear: m}, nil })
+	d.retry = func(r *relation) error {
+		if clear {
+			*r = *newRelation(testSchema())
+		}
+		return nil
+	}
+	d.missed = func(tables map[engine.TableName]bool, end engine.LSN) {
+		missed = append(missed, fmt.Sprint(tables, end))
+	}
+	feed(t, d,
+		msgBegin(), msgRelation(1), msgInsert("1", nil, nil), msgCommit(0x10),
+		msgBegin(), msgInsert("2", nil, nil), msgInsert("3", nil, nil), msgCommit(0x20),
+		msgBegin(), msgCommit(0x21))
+	if got := describe(d.batch); len(got) != 0 || !slices.Equal(missed, []string{"map[public.t:true] 0/20"}) {
+		t.Errorf("got %q, missed %q", got, missed)
+	}
+	clear = true
+	feed(t, d, msgBegin(), msgInsert("4", nil, nil), msgCommit(0x30))
+	if got, want := describe(d.batch), []string{"(0/10 0/30] schemas 1", `put 48.1 [4] "4" null null`}; !slices.Equal(got, want) || len(missed) != 1 {
+		t.Errorf("got %q, missed %q", got, missed)
+	}
+}
+
 // An unfinished transaction moves to another batch, and the finished ones stay.
 func TestBatchSplit(t *testing.T) {
 	t.Parallel()
-	d := testDecoder(0)
-	feed(t, d, msgBegin(), msgRelation(1), msgInsert("1", nil, "a"), msgCommit(0x20), msgBegin(), msgInsert("2", nil, "b"))
-	first := d.batch
-	d.batch = &batch{}
-	first.split(d.batch)
-	feed(t, d, msgInsert("3", nil, "c"), msgCommit(0x30))
-	if got := describe(first); len(got) != 2 || first.reset() {
-		t.Errorf("first: %q", got)
-	}
-	got := describe(d.batch)
-	if len(got) != 3 || got[0] != "(0/20 0/30] schemas 0" || got[1] != `put 48.1 [2] "2" null "b"` {
-		t.Errorf("second: %q", got)
+	large := strings.Repeat("b", maxCopied)
+	for _, value := range []string{"b", large} {
+		d := testDecoder(0)
+		feed(t, d, msgBegin(), msgRelation(1), msgInsert("1", nil, "a"), msgCommit(0x20), msgBegin(),
+			msgInsert("2", nil, value), msgTuple(append(msgTuple(append(msgChange('U', 1), 'K'), "2", nil, nil), 'N'), "4", nil, unchanged))
+		first := d.batch
+		all := first.bytes
+		d.batch = &batch{}
+		first.split(d.batch)
+		if first.bytes+d.batch.bytes != all {
+			t.Errorf("%d and %d bytes of %d", first.bytes, d.batch.bytes, all)
+		}
+		feed(t, d, msgInsert("3", nil, "c"), msgCommit(0x30))
+		if got := describe(first); len(got) != 2 {
+			t.Errorf("first: %q", got)
+		}
+		if again := first.reset(); again != (value != large) {
+			t.Errorf("with a value of %d bytes the memory is used again: %t", len(value), again)
+		} else if again {
+			first.keep(append(first.reserve(slabSize/32), make([]byte, slabSize/32)...))
+		}
+		want := []string{"(0/20 0/30] schemas 0", fmt.Sprintf(`put 48.1 [2] "2" null %q`, value), "delete 48.2 [2]", `put 48.3 [4] from [2] "4" null unchanged partial`, `put 48.4 [3] "3" null "c"`}
+		if got := describe(d.batch); !slices.Equal(got, want) {
+			t.Errorf("second: %q", got)
+		}
 	}
 }
 

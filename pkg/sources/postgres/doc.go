@@ -85,8 +85,8 @@
 //
 // The catalog is looked at every ten seconds for what the log does not tell:
 // partitions that are attached, detached or truncated, tables that are rewritten,
-// another row filter. A table that is not there, or cannot be replicated any
-// more, is reported, and keeps none of the others. What is not found: the values
-// of an enum that are renamed, an attribute added to a composite type, and what
+// another row filter, values of an enum that are renamed, attributes that a composite
+// type has gained or lost. A table that is not there, or cannot be replicated any
+// more, is reported, and keeps none of the others. What is not found is what
 // happens to partitions or is rewritten while the node is down.
 package postgres

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -104,6 +106,8 @@ func sourceError(server string, problems ...*Problem) error {
 		reason = engine.ReasonTableNotFound
 	case NoReplicaIdentity:
 		reason = engine.ReasonNoReplicaIdentity
+	case MissingPrivilege:
+		reason = engine.ReasonPermissionDenied
 	case SlotBusy:
 		reason = engine.ReasonSlotBusy
 	case ServerUnreachable:
@@ -155,6 +159,9 @@ func (s *Source) asSourceError(err error) error {
 		return err
 	case errors.As(err, &p):
 		return sourceError(s.server(), p)
+	case sqlState(err) == "42501":
+		return sourceError(s.server(), &Problem{Reason: MissingPrivilege, What: "the server does not let the node do what it has to", Err: err,
+			Mend: "As the owner of what is named: GRANT SELECT ON <table> TO the node's user (and USAGE ON SCHEMA <its schema>)"})
 	case strings.HasPrefix(sqlState(err), "57P"), strings.HasPrefix(sqlState(err), "08"), errors.As(err, &ne), errors.Is(err, io.ErrUnexpectedEOF):
 		return sourceError(s.server(), &Problem{Reason: ServerUnreachable, What: "the connection was lost", Err: err})
 	}
@@ -186,8 +193,30 @@ func connectProblem(err error, user string, replication bool) *Problem {
 	case code != "":
 		return &Problem{Reason: ServerUnreachable, What: "the server does not take connections now", Err: pe}
 	}
+	if mend := certificateMend(err); mend != "" {
+		return &Problem{Reason: AuthenticationFailed, What: "the server's certificate is not accepted", Err: err, Mend: mend}
+	}
 	return &Problem{Reason: ServerUnreachable, What: "the server cannot be reached", Err: err,
 		Mend: "Check its address, that it runs, and that the network lets this node reach it"}
+}
+
+// certificateMend says what mends the fault that was found in a server's certificate;
+// empty for another error.
+func certificateMend(err error) string {
+	var signer x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &signer):
+		return "Set the authority of the source's TLS to the one that has signed it"
+	case errors.As(err, &name):
+		return "Connect by a name that it is for, or give the server a certificate for this name"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "Renew it at the server, or set this machine's clock"
+	case errors.As(err, &invalid), errors.As(err, new(*tls.CertificateVerificationError)):
+		return "Replace it at the server"
+	}
+	return ""
 }
 
 func walSenders(err error) *Problem {
@@ -195,8 +224,21 @@ func walSenders(err error) *Problem {
 		Mend: "Raise max_wal_senders (and restart the server), or end a replication connection that is not needed: SELECT * FROM pg_stat_replication"}
 }
 
-func slotsExhausted(err error) *Problem {
-	return &Problem{Reason: SlotsExhausted, What: "the server has no free replication slot", Err: err,
+// slotsNeeded is how many slots a first baseline takes: a permanent slot is a copy of
+// the temporary one that the baseline is read by, and both are there for a moment.
+func (s *Source) slotsNeeded() int {
+	if s.cfg.Permanent {
+		return 2
+	}
+	return 1
+}
+
+func (s *Source) slotsExhausted(err error) *Problem {
+	what := "the server has no free replication slot"
+	if s.cfg.Permanent {
+		what = "the server lacks free replication slots: a baseline takes two, one that stays and one while it is read"
+	}
+	return &Problem{Reason: SlotsExhausted, What: what, Err: err,
 		Mend: "Drop a slot that is not needed (SELECT * FROM pg_replication_slots WHERE NOT active), or raise max_replication_slots and restart the server"}
 }
 

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -91,74 +92,95 @@ func parseBranches(text string) (out []branch, err error) {
 // succession names the history behind the log, given what it was called before
 // and how far the log has got in it. continues is true if the new history goes on
 // from the old one and holds all of the log, and the slot is there to go on with.
-func succession(id identity, branches []branch, before string, cursor, head engine.LSN, wentBack, usable bool) (name string, continues bool) {
+// kept is where the new history parts from the old, if that is before the cursor
+// and known, else 0. wentBack is where the server was seen to be behind the
+// cursor; 0 if it was not.
+func succession(id identity, branches []branch, before string, cursor, head, wentBack engine.LSN, usable bool) (name string, continues bool, kept engine.LSN) {
 	name = id.String()
 	old, generation, _ := strings.Cut(before, "#")
 	if old == name {
 		// A server that was restored keeps its name, and so each restore that is seen
 		// counts one up.
 		n, _ := strconv.Atoi(generation)
-		if wentBack || head < cursor {
-			return name + "#" + strconv.Itoa(n+1), false
+		if wentBack > 0 || head < cursor {
+			return name + "#" + strconv.Itoa(n+1), false, cmp.Or(wentBack, head)
 		}
-		return before, false
+		return before, false, 0
 	}
 	sys, rest, _ := strings.Cut(strings.TrimPrefix(old, "postgres:"), "/")
-	if sys != id.systemID || cursor == 0 || head < cursor || !usable {
-		return name, false
+	if sys != id.systemID || cursor == 0 {
+		return name, false, 0
 	}
-	for i, b := range branches {
-		was := identity{systemID: sys, timeline: b.timeline}
-		if i > 0 {
-			was.branched = branches[i-1].at.String()
-		}
-		if rest != strings.TrimPrefix(was.String(), "postgres:"+sys+"/") {
-			continue
-		}
-		return name, cursor <= b.at
+	parted, follows := parting(id, branches, rest)
+	if parted > 0 && parted < cursor {
+		return name, false, parted
 	}
-	return name, false
+	return name, follows && cursor <= parted && head >= cursor && usable, 0
 }
 
-// history names the history behind the log; see engine.Info.
-func (s *Source) history(ctx context.Context, id identity) (name string, continues bool, err error) {
+// parting is where a server's history parts from that of a timeline, written as
+// in an identity; 0 if that is not known. follows is true if it goes on from it.
+func parting(id identity, branches []branch, timeline string) (at engine.LSN, follows bool) {
+	for i, b := range branches {
+		was := b.timeline
+		if i > 0 {
+			was += "@" + branches[i-1].at.String()
+		}
+		if was == timeline {
+			return b.at, true
+		}
+	}
+	// It is another branch: both were the same up to the first that either took.
+	_, left, _ := strings.Cut(timeline, "@")
+	at, err := engine.ParseLSN(engine.Position(left))
+	if err != nil || len(branches) == 0 && id.timeline != "1" {
+		return 0, false
+	}
+	if len(branches) > 0 {
+		at = min(at, branches[0].at)
+	}
+	return at, false
+}
+
+// history names the history behind the log; see engine.Info, and succession.
+func (s *Source) history(ctx context.Context, id identity) (name string, continues bool, kept engine.LSN, err error) {
 	var cursor engine.LSN
-	if s.env.Cursor != "" {
-		if cursor, err = engine.ParseLSN(s.env.Cursor); err != nil {
-			return "", false, fmt.Errorf("the cursor: %w", err)
+	if at := cmp.Or(s.env.Cursor, s.env.Recalled); at != "" {
+		if cursor, err = engine.ParseLSN(at); err != nil {
+			return "", false, 0, fmt.Errorf("the cursor: %w", err)
 		}
 	}
 	c, err := s.connect(ctx, true)
 	if err != nil {
-		return "", false, err
+		return "", false, 0, err
 	}
 	defer c.close()
 	branches, err := c.branches(ctx, id.timeline)
 	if err != nil {
-		return "", false, err
+		return "", false, 0, err
 	}
 	head, standby, err := c.head(ctx)
 	if err != nil {
-		return "", false, err
+		return "", false, 0, err
 	}
-	if standby && head < cursor && !s.wentBack {
-		return "", false, &Problem{Reason: ServerUnreachable, What: fmt.Sprintf("the standby has replayed up to %s, and our cursor is at %s already", head, cursor),
+	if standby && head < cursor && s.wentBack == 0 {
+		return "", false, 0, &Problem{Reason: ServerUnreachable, What: fmt.Sprintf("the standby has replayed up to %s, and our cursor is at %s already", head, cursor),
 			Mend: "It goes on once the standby has caught up"}
 	}
 	usable := false
 	if s.cfg.Permanent && cursor != 0 {
 		h, err := s.slotState(ctx, c, s.slot)
 		if err != nil {
-			return "", false, err
+			return "", false, 0, err
 		}
 		usable = h != nil && h.ours && h.Invalid == "" && h.confirmed <= cursor
 	}
-	name, continues = succession(id, branches, s.env.History, cursor, head, s.wentBack, usable)
-	s.wentBack = false
+	name, continues, kept = succession(id, branches, s.env.History, cursor, head, s.wentBack, usable)
+	s.wentBack = 0
 	if before := s.env.History; before != "" && before != name {
-		s.env.Logger.Warn("the server's history is another", "was", before, "is", name, "cursor", s.env.Cursor, "goes_on", continues)
+		s.env.Logger.Warn("the server's history is another", "was", before, "is", name, "cursor", s.env.Cursor, "goes_on", continues, "parted", kept.String())
 	}
-	return name, continues, nil
+	return name, continues, kept, nil
 }
 
 // head returns how far the server has got.

@@ -17,34 +17,38 @@ func TestSuccession(t *testing.T) {
 	third := identity{systemID: "7", timeline: "3", branched: "0/30"}
 	branches := []branch{{"1", 0x20}, {"2", 0x30}}
 	for _, tt := range []struct {
-		name             string
-		id               identity
-		branches         []branch
-		before           string
-		cursor, head     engine.LSN
-		wentBack, usable bool
-		want             string
-		continues        bool
+		name         string
+		id           identity
+		branches     []branch
+		before       string
+		cursor, head engine.LSN
+		wentBack     engine.LSN
+		usable       bool
+		want         string
+		continues    bool
+		kept         engine.LSN
 	}{
-		{"new", first, nil, "", 0, 0x10, false, false, "postgres:7/1", false},
-		{"the same", first, nil, "postgres:7/1", 0x10, 0x10, false, true, "postgres:7/1", false},
-		{"promoted after the cursor", third, branches, "postgres:7/2@0/20", 0x30, 0x40, false, true, "postgres:7/3@0/30", true},
-		{"promoted twice after the cursor", third, branches, "postgres:7/1", 0x20, 0x40, false, true, "postgres:7/3@0/30", true},
-		{"promoted before the cursor", third, branches, "postgres:7/2@0/20", 0x31, 0x40, false, true, "postgres:7/3@0/30", false},
-		{"promoted twice, once before the cursor", third, branches, "postgres:7/1", 0x21, 0x40, false, true, "postgres:7/3@0/30", false},
-		{"another branch of that number", third, branches, "postgres:7/2@0/1F", 0x20, 0x40, false, true, "postgres:7/3@0/30", false},
-		{"without the slot", third, branches, "postgres:7/2@0/20", 0x30, 0x40, false, false, "postgres:7/3@0/30", false},
-		{"without its history", third, nil, "postgres:7/2@0/20", 0x30, 0x40, false, true, "postgres:7/3@0/30", false},
-		{"back on an older timeline", first, nil, "postgres:7/2@0/20", 0x10, 0x40, false, true, "postgres:7/1", false},
-		{"another cluster", third, branches, "postgres:8/1", 0x10, 0x40, false, true, "postgres:7/3@0/30", false},
-		{"restored", first, nil, "postgres:7/1", 0x20, 0x10, false, true, "postgres:7/1#1", false},
-		{"restored again, and seen while it was behind", first, nil, "postgres:7/1#1", 0x20, 0x30, true, true, "postgres:7/1#2", false},
-		{"restored long ago", first, nil, "postgres:7/1#2", 0x20, 0x30, false, true, "postgres:7/1#2", false},
-		{"restored, then promoted", third, branches, "postgres:7/2@0/20#4", 0x30, 0x40, false, true, "postgres:7/3@0/30", true},
+		{"new", first, nil, "", 0, 0x10, 0, false, "postgres:7/1", false, 0},
+		{"the same", first, nil, "postgres:7/1", 0x10, 0x10, 0, true, "postgres:7/1", false, 0},
+		{"promoted after the cursor", third, branches, "postgres:7/2@0/20", 0x30, 0x40, 0, true, "postgres:7/3@0/30", true, 0},
+		{"promoted twice after the cursor", third, branches, "postgres:7/1", 0x20, 0x40, 0, true, "postgres:7/3@0/30", true, 0},
+		{"promoted before the cursor", third, branches, "postgres:7/2@0/20", 0x31, 0x40, 0, true, "postgres:7/3@0/30", false, 0x30},
+		{"promoted twice, once before the cursor", third, branches, "postgres:7/1", 0x21, 0x40, 0, true, "postgres:7/3@0/30", false, 0x20},
+		{"another branch of that number", third, branches, "postgres:7/2@0/1F", 0x20, 0x40, 0, true, "postgres:7/3@0/30", false, 0x1F},
+		{"without the slot", third, branches, "postgres:7/2@0/20", 0x30, 0x40, 0, false, "postgres:7/3@0/30", false, 0},
+		{"without its history", third, nil, "postgres:7/2@0/20", 0x30, 0x40, 0, true, "postgres:7/3@0/30", false, 0},
+		{"back on an older timeline", first, nil, "postgres:7/2@0/20", 0x10, 0x40, 0, true, "postgres:7/1", false, 0},
+		{"another branch, which left later than ours", third, branches, "postgres:7/2@0/25", 0x40, 0x50, 0, true, "postgres:7/3@0/30", false, 0x20},
+		{"back on the first timeline, before the cursor", first, nil, "postgres:7/2@0/20", 0x30, 0x40, 0, true, "postgres:7/1", false, 0x20},
+		{"another cluster", third, branches, "postgres:8/1", 0x10, 0x40, 0, true, "postgres:7/3@0/30", false, 0},
+		{"restored", first, nil, "postgres:7/1", 0x20, 0x10, 0, true, "postgres:7/1#1", false, 0x10},
+		{"restored again, and seen while it was behind", first, nil, "postgres:7/1#1", 0x20, 0x30, 0x18, true, "postgres:7/1#2", false, 0x18},
+		{"restored long ago", first, nil, "postgres:7/1#2", 0x20, 0x30, 0, true, "postgres:7/1#2", false, 0},
+		{"restored, then promoted", third, branches, "postgres:7/2@0/20#4", 0x30, 0x40, 0, true, "postgres:7/3@0/30", true, 0},
 	} {
-		got, continues := succession(tt.id, tt.branches, tt.before, tt.cursor, tt.head, tt.wentBack, tt.usable)
-		if got != tt.want || continues != tt.continues {
-			t.Errorf("%s: %s, %t; want %s, %t", tt.name, got, continues, tt.want, tt.continues)
+		got, continues, kept := succession(tt.id, tt.branches, tt.before, tt.cursor, tt.head, tt.wentBack, tt.usable)
+		if got != tt.want || continues != tt.continues || kept != tt.kept {
+			t.Errorf("%s: %s, %t, %s; want %s, %t, %s", tt.name, got, continues, kept, tt.want, tt.continues, tt.kept)
 		}
 	}
 }
@@ -149,12 +153,18 @@ func TestCaseP18(t *testing.T) {
 			n.converges(promoted, "t")
 			promoted.Exec(t, `INSERT INTO t VALUES (2001,1,'streamed')`)
 			n.converges(promoted, "t")
+			if at := fmt.Sprintf(":%d/%s at 127.0.0.1:%d", standby.Port, db.Name, standby.Port); !strings.HasSuffix(n.src.server(), at) {
+				t.Errorf("the server is called %q, and not %q in the end", n.src.server(), at)
+			}
 			wantEpochs, wantBaselines := 2, 2
 			if tt.synced && !tt.behind {
 				wantEpochs, wantBaselines = 1, 1
 			}
 			if n.model.epochs != wantEpochs || n.baselines() != wantBaselines {
 				t.Errorf("%d epochs and %d baselines, want %d and %d", n.model.epochs, n.baselines(), wantEpochs, wantBaselines)
+			}
+			if (n.model.rolledBack != 0) != tt.behind {
+				t.Errorf("the history was rolled back to %s", n.model.rolledBack)
 			}
 			if !strings.HasPrefix(n.model.history, "postgres:") || !strings.Contains(n.model.history, "/2@") {
 				t.Errorf("the history is %s", n.model.history)
@@ -191,11 +201,13 @@ func TestCaseP20(t *testing.T) {
 			db.Exec(t, createT, `INSERT INTO t SELECT i, i, 'x' FROM generate_series(1,100) i`)
 			n := start(t, permanent(db), durable)
 			n.converges(db, "t")
+			kept := current(t, db)
 			if err := s.Backup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			db.Exec(t, `INSERT INTO t SELECT i, i, 'lost' FROM generate_series(1000,1100) i`, `DELETE FROM t WHERE id < 50`)
 			n.converges(db, "t")
+			lost := n.position()
 			walsender(t, db)
 			if when == "away" {
 				n.stop()
@@ -212,6 +224,9 @@ func TestCaseP20(t *testing.T) {
 			n.converges(db, "t")
 			if n.baselines() != 2 || n.model.epochs != 2 || !strings.HasSuffix(n.model.history, "#1") {
 				t.Errorf("%d baselines in %d epochs, the history is %s", n.baselines(), n.model.epochs, n.model.history)
+			}
+			if at := n.model.rolledBack.Position(); engine.CompareLSN(at, kept) < 0 || engine.CompareLSN(at, lost) >= 0 {
+				t.Errorf("it was rolled back to %s, want from %s to before %s", at, kept, lost)
 			}
 			// It is no new history each time.
 			n.stop()

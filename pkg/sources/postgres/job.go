@@ -19,7 +19,9 @@ type job struct {
 	done    chan struct{} // closed once it is committed
 
 	// Under tables.mu:
-	at        engine.LSN // of the snapshot; 0 until it is there
+	at        engine.LSN     // of the snapshot; 0 until it is there
+	missed    engine.LSN     // end of the newest transaction with changes that are lost to the backlog
+	kept      engine.Version // of the newest change that the backlog has had
 	schemas   map[engine.TableName]*engine.Schema
 	evidence  map[engine.TableName]evidence
 	truncates map[engine.TableName]int            // up to the snapshot
@@ -210,7 +212,11 @@ func (t *tables) read(ctx context.Context, sink engine.Sink, j *job) error {
 	}
 	t.mu.Lock()
 	j.at, j.w = sess.consistent, w // from here on, what the snapshot has is not kept any more
+	missed := j.missed
 	t.mu.Unlock()
+	if missed > sess.consistent {
+		return fmt.Errorf("%w: there were changes in a shape that could not be told", errSpoiled)
+	}
 	s.env.Logger.Info("baseline of tables begins", "server", s.server(), "position", spec.At, "tables", len(found), "reason", spec.Reason)
 	return s.copyTables(ctx, w, sess, entered, found)
 }

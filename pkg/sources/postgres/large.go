@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -241,11 +243,17 @@ func (r *reader) replay(ctx context.Context, h *held, relations []*relation, end
 		d.batch = r.box.fresh()
 	}
 	d.inTx = true
-	// The first run carries every schema that any of them uses.
-	for _, rel := range d.relations {
-		d.name(rel)
-	}
-	for _, rel := range relations {
+	// The first run carries every schema that any of them uses; so what is unclear by
+	// now stays it.
+	retry := d.retry
+	defer func() { d.retry = retry }()
+	d.retry = nil
+	for _, rel := range slices.Concat(slices.Collect(maps.Values(d.relations)), relations) {
+		if rel != nil && rel.unclear != nil && retry != nil {
+			if err := retry(rel); err != nil {
+				return err
+			}
+		}
 		d.name(rel)
 	}
 	applied := end <= d.from
@@ -295,6 +303,7 @@ func (r *reader) replay(ctx context.Context, h *held, relations []*relation, end
 		d.commitAt(end, commit)
 		return nil
 	}
+	d.tellMissed(end)
 	put(true)
 	d.inTx, d.seen = false, max(d.seen, end)
 	return nil

@@ -84,6 +84,7 @@ func (m *mailbox) take(ctx context.Context) (*batch, error) {
 		m.mu.Lock()
 		if len(m.ready) > 0 {
 			b := m.ready[0]
+			m.ready[0] = nil // it may be large
 			m.ready = m.ready[1:]
 			m.mu.Unlock()
 			return b, nil

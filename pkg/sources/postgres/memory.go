@@ -20,6 +20,9 @@ type savedTable struct {
 	Files   map[uint32]uint32 `json:"files,omitempty"`
 	Filter  string            `json:"filter,omitempty"`
 	Columns int16             `json:"columns,omitempty"`
+	Texts   map[string]string `json:"texts,omitempty"`
+	// Truncated says that Files are from before a truncate that has been seen.
+	Truncated bool `json:"truncated,omitempty"`
 }
 
 // save returns what is to be remembered. Callers hold t.mu.
@@ -27,7 +30,7 @@ func (t *tables) save() ([]byte, error) {
 	t.unsaved = false
 	saved := make([]savedTable, 0, len(t.state))
 	for name, st := range t.state {
-		s := savedTable{Schema: name.Schema, Name: name.Name, Why: st.why, Files: st.evidence.files, Filter: st.evidence.filter, Columns: st.evidence.columns}
+		s := savedTable{Schema: name.Schema, Name: name.Name, Why: st.why, Files: st.evidence.files, Filter: st.evidence.filter, Columns: st.evidence.columns, Texts: st.evidence.texts, Truncated: st.truncates > st.evidenced}
 		if st.schema != nil {
 			s.ID = st.schema.ID
 		}
@@ -72,7 +75,11 @@ func (t *tables) restore(memory []byte, schemas *engine.SchemaSet, configured []
 			}
 			continue
 		}
-		t.state[name] = &tableState{name: name, schema: schema, why: s.Why, evidence: evidence{files: s.Files, filter: s.Filter, columns: s.Columns}}
+		st := &tableState{name: name, schema: schema, why: s.Why, evidence: evidence{files: s.Files, filter: s.Filter, columns: s.Columns, texts: s.Texts}}
+		if s.Truncated {
+			st.truncates = 1
+		}
+		t.state[name] = st
 	}
 	return nil
 }

@@ -72,11 +72,13 @@ type model struct {
 	heads     atomic.Int64
 	runs      int // of large transactions
 	history   string
-	scratch   string
-	memory    []byte
-	epochs    int
-	advanced  int // times that the cursor moved without changes
-	broken    error
+	// rolledBack is where history was rolled back to when it last changed.
+	rolledBack engine.LSN
+	scratch    string
+	memory     []byte
+	epochs     int
+	advanced   int // times that the cursor moved without changes
+	broken     error
 }
 
 type modelRow struct {
@@ -84,7 +86,7 @@ type modelRow struct {
 	row    engine.Row
 }
 
-func (m *model) Head(engine.LogID, engine.Position, engine.Time) {
+func (m *model) Head(engine.LogID, engine.Head) {
 	m.heads.Add(1) // without the lock: a source counts on Head to return at once
 }
 
@@ -193,9 +195,7 @@ func (b *modelBaseline) Commit(context.Context) error {
 	b.m.mu.Lock()
 	b.m.tables, b.m.cursor, b.m.memory = b.tables, b.spec.At, b.spec.Memory
 	b.m.schemas, b.m.announced = map[engine.TableName]*engine.Schema{}, map[*engine.Schema]bool{}
-	for _, s := range b.spec.Schemas {
-		b.m.schemas[s.Table], b.m.announced[s] = s, true
-	}
+	b.m.announce(b.spec.Schemas)
 	b.m.baselines++
 	b.m.mu.Unlock()
 	b.m.src.Ack(engine.Cursor{Position: b.spec.At}, b.m.durable)
@@ -204,6 +204,17 @@ func (b *modelBaseline) Commit(context.Context) error {
 
 func (b *modelBaseline) Abort() { b.spent = true }
 
+// announce takes in schemas. As in a store, a table's newest is the one with the
+// highest ID.
+func (m *model) announce(schemas []*engine.Schema) {
+	for _, s := range schemas {
+		m.announced[s] = true
+		if have := m.schemas[s.Table]; have == nil || have.ID < s.ID {
+			m.schemas[s.Table] = s
+		}
+	}
+}
+
 // adopt makes a partial baseline the state, ahead of a transaction's changes.
 func (m *model) adopt(t *engine.Transaction, w engine.BaselineWriter) error {
 	b := w.(*modelBaseline)
@@ -211,9 +222,8 @@ func (m *model) adopt(t *engine.Transaction, w engine.BaselineWriter) error {
 		return fmt.Errorf("a baseline as of %s, spent: %t, partial: %t", b.spec.At, b.spent, b.spec.Partial)
 	}
 	b.spent = true
-	for _, s := range append(slices.Clone(b.spec.Schemas), b.later...) {
-		m.schemas[s.Table], m.announced[s] = s, true
-	}
+	m.announce(b.spec.Schemas)
+	m.announce(b.later)
 	for table, rows := range b.tables {
 		m.tables[table] = rows
 		m.partial = append(m.partial, table.Name+": "+b.spec.Reason)
@@ -307,9 +317,7 @@ func (m *model) apply(t *engine.Transaction) error {
 	if engine.LSN(t.Major).Position() != t.Position || time.Since(t.Commit).Abs() > time.Hour {
 		return fmt.Errorf("transaction %s: %d changes, major %d, commit %s", t.Position, len(t.Changes), t.Major, t.Commit)
 	}
-	for _, s := range t.Schemas {
-		m.schemas[s.Table], m.announced[s] = s, true
-	}
+	m.announce(t.Schemas)
 	n, last := 0, uint32(0)
 	for run := *t; ; {
 		for i := range run.Changes {
@@ -515,6 +523,7 @@ func (n *node) run(ctx context.Context) error {
 	defer n.src.Close()
 	env := engine.Env{NodeID: "node", Source: n.t.Name(), Schemas: engine.NewSchemaSet(slices.Collect(maps.Keys(n.model.announced))...), Report: n.report,
 		Logger: slog.New(slog.NewTextHandler(n, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	rebaseline := false
 	for {
 		var err error
 		env.History, env.Cursor, env.Scratch, env.Memory = n.model.history, n.model.cursor, n.model.scratch, n.model.memory
@@ -523,9 +532,10 @@ func (n *node) run(ctx context.Context) error {
 				n.model.epochs++
 				n.model.cursor = "" // of another log
 			}
-			n.model.history = n.info.History
-			if n.model.cursor == "" || !n.src.SupportsResume() {
+			n.model.history, n.model.rolledBack = n.info.History, engine.LSN(n.info.RolledBackTo)
+			if rebaseline || n.model.cursor == "" || !n.src.SupportsResume() {
 				err = n.src.Baseline(ctx, n.model)
+				rebaseline = rebaseline && err != nil
 			}
 		}
 		if err == nil {
@@ -536,7 +546,7 @@ func (n *node) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, engine.ErrReBaselineRequired):
-			n.model.cursor = ""
+			rebaseline = true
 		case errors.As(err, &se), errors.Is(err, errHistory):
 		default:
 			return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -30,18 +32,37 @@ func (s *Source) prepare(ctx context.Context) ([]*table, identity, error) {
 	if err := s.checkServer(ctx, c, &problems); err != nil {
 		return fail(err)
 	}
-	tables, err := s.checkTables(ctx, c, &problems)
+	tables, held, err := s.checkTables(ctx, c)
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.checkPublication(ctx, c, tables, len(problems) == 0, &problems); err != nil {
+	// What is wrong with a table holds that table, while there is another one. It
+	// joins the others once it is mended.
+	if s.held = map[engine.TableName]error{}; len(tables) == 0 || len(problems) > 0 {
+		problems = append(problems, held...)
+	} else {
+		for _, p := range held {
+			if s.held[p.Table] == nil {
+				s.held[p.Table] = p
+			}
+		}
+	}
+	unsent, err := s.checkPublication(ctx, c, tables, len(problems) == 0, &problems)
+	if err != nil {
 		return fail(err)
+	}
+	if len(unsent) == len(tables) {
+		problems = append(problems, unsent...)
 	}
 	if len(problems) > 0 {
 		return nil, identity{}, sourceError(s.server(), problems...)
 	}
+	for _, p := range unsent {
+		s.held[p.Table] = p
+	}
+	tables = slices.DeleteFunc(tables, func(t *table) bool { return s.held[t.schema.Table] != nil })
 	// The publication decides which columns and rows are sent.
-	for i, name := range s.names() {
+	for i, name := range namesOf(tables) {
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
 			return fail(err)
@@ -97,7 +118,7 @@ func (s *Source) checkReplication(ctx context.Context, problems *[]*Problem) (id
 
 const serverSQL = `
 SELECT pg_catalog.current_setting('wal_level'),
-	(SELECT count(*) FROM pg_catalog.pg_replication_slots) >= pg_catalog.current_setting('max_replication_slots')::pg_catalog.int4,
+	pg_catalog.current_setting('max_replication_slots')::pg_catalog.int4 - (SELECT count(*) FROM pg_catalog.pg_replication_slots),
 	EXISTS (SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = current_user AND (rolreplication OR rolsuper)),
 	current_user, pg_catalog.pg_is_in_recovery()`
 
@@ -126,8 +147,10 @@ func (s *Source) checkServer(ctx context.Context, c *conn, problems *[]*Problem)
 	case err != nil:
 		return err
 	}
-	if held == nil && r[1] == "t" {
-		*problems = append(*problems, slotsExhausted(nil))
+	if free, err := strconv.Atoi(r[1]); err != nil {
+		return err
+	} else if held == nil && free < s.slotsNeeded() {
+		*problems = append(*problems, s.slotsExhausted(nil))
 	}
 	return nil
 }
@@ -141,21 +164,32 @@ func has(problems []*Problem, r Reason) bool {
 	return false
 }
 
-func (s *Source) checkTables(ctx context.Context, c *conn, problems *[]*Problem) ([]*table, error) {
-	tables := make([]*table, len(s.names()))
-	for i, name := range s.names() {
+// checkTables returns the tables that can be replicated, and what is wrong with the
+// others.
+func (s *Source) checkTables(ctx context.Context, c *conn) (tables []*table, problems []*Problem, err error) {
+	for _, name := range s.names() {
 		t, err := s.lookUp(ctx, c, name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if t == nil {
-			*problems = append(*problems, notFound(name))
+			problems = append(problems, notFound(name))
 			continue
 		}
-		tables[i] = t
-		*problems = append(*problems, t.check(s.user(ctx))...)
+		wrong := t.check(s.user(ctx))
+		if problems = append(problems, wrong...); len(wrong) == 0 {
+			tables = append(tables, t)
+		}
 	}
-	return tables, nil
+	return tables, problems, nil
+}
+
+func namesOf(tables []*table) []engine.TableName {
+	names := make([]engine.TableName, len(tables))
+	for i, t := range tables {
+		names[i] = t.schema.Table
+	}
+	return names
 }
 
 // check says what keeps the table from being replicated.
@@ -211,13 +245,29 @@ func (s *Source) admit(ctx context.Context, c *conn, name engine.TableName) erro
 		return notFound(name)
 	}
 	problems := t.check(s.user(ctx))
-	if err := s.checkPublication(ctx, c, []*table{t}, len(problems) == 0, &problems); err != nil {
+	unsent, err := s.checkPublication(ctx, c, []*table{t}, len(problems) == 0, &problems)
+	if err != nil {
 		return err
 	}
-	if len(problems) > 0 {
+	if problems = append(problems, unsent...); len(problems) > 0 {
 		return sourceError(s.server(), problems...)
 	}
+	if t.kind == 'p' && c.major() < 15 && !s.cfg.AdoptOnly {
+		return s.touchPublication(ctx, c)
+	}
 	return nil
+}
+
+// touchPublication makes those that stream a publication of ours look anew at what
+// it holds: before version 15 they go on leaving out a partition that they have met
+// before it was attached.
+func (s *Source) touchPublication(ctx context.Context, c *conn) error {
+	rows, err := c.params(ctx, publicationSQL, s.publication, managedComment)
+	if err != nil || len(rows) == 0 || rows[0][3] != "t" || rows[0][4] != "t" {
+		return err
+	}
+	_, err = c.query(ctx, "ALTER PUBLICATION "+quoteIdent(s.publication)+" SET (publish_via_partition_root = true)")
+	return err
 }
 
 // managedComment marks a publication that this package may alter.
@@ -230,63 +280,65 @@ SELECT p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.puballta
 FROM pg_catalog.pg_publication p WHERE p.pubname = $1`
 
 // checkPublication makes the publication, or sees that the one there holds the
-// tables. It changes nothing unless all else is well.
-func (s *Source) checkPublication(ctx context.Context, c *conn, tables []*table, well bool, problems *[]*Problem) error {
+// tables. It changes nothing unless all else is well. unsent is what keeps single
+// tables out of the publication.
+func (s *Source) checkPublication(ctx context.Context, c *conn, tables []*table, well bool, problems *[]*Problem) (unsent []*Problem, err error) {
 	rows, err := c.params(ctx, publicationSQL, s.publication, managedComment)
 	if err != nil {
-		return err
-	}
-	var missing []string // quoted
-	var names []string
-	for _, t := range tables {
-		if t != nil && !t.published {
-			missing = append(missing, quoteTable(t.schema.Table.Schema, t.schema.Table.Name))
-			names = append(names, t.schema.Table.String())
-		}
+		return nil, err
 	}
 	if len(rows) == 0 {
-		return s.createPublication(ctx, c, tables, missing, well, problems)
+		return nil, s.createPublication(ctx, c, tables, well, problems)
 	}
 	r := rows[0]
+	publication := quoteIdent(s.publication)
 	if r[0] != "t" {
 		*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q leaves out inserts, updates, deletes or truncates", s.publication),
-			Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert, update, delete, truncate')", quoteIdent(s.publication))})
+			Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert, update, delete, truncate')", publication)})
 	}
+	var add []string // quoted
 	for _, t := range tables {
-		if t != nil && t.kind == 'p' && r[2] != "t" {
-			*problems = append(*problems, &Problem{Reason: PublicationMissingTables, Table: t.schema.Table,
-				What: fmt.Sprintf("%s is partitioned, and publication %q sends its partitions under their own names", t.schema.Table, s.publication),
-				Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", quoteIdent(s.publication))})
-			return nil
+		name := t.schema.Table
+		quoted := quoteTable(name.Schema, name.Name)
+		switch {
+		case t.kind == 'p' && r[2] != "t":
+			unsent = append(unsent, &Problem{Reason: PublicationMissingTables, Table: name,
+				What: fmt.Sprintf("%s is partitioned, and publication %q sends its partitions under their own names", name, s.publication),
+				Mend: fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", publication)})
+		case t.published:
+		case !s.cfg.AdoptOnly && r[3] == "t" && r[4] == "t" && t.owned:
+			add = append(add, quoted)
+		default:
+			unsent = append(unsent, &Problem{Reason: PublicationMissingTables, Table: name, What: fmt.Sprintf("publication %q does not hold %s", s.publication, name),
+				Mend: fmt.Sprintf("As the owner of both: ALTER PUBLICATION %s ADD TABLE %s", publication, quoted)})
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(add) == 0 || !well || len(*problems) > 0 {
+		return unsent, nil
 	}
-	add := fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", quoteIdent(s.publication), strings.Join(missing, ", "))
-	if !s.cfg.AdoptOnly && r[3] == "t" && r[4] == "t" && owned(tables) {
-		if !well {
-			return nil
-		}
-		_, err := c.query(ctx, add)
-		return err
-	}
-	*problems = append(*problems, &Problem{Reason: PublicationMissingTables, What: fmt.Sprintf("publication %q does not hold %s", s.publication, strings.Join(names, ", ")),
-		Mend: "As the owner of both: " + add})
-	return nil
+	_, err = c.query(ctx, fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", publication, strings.Join(add, ", ")))
+	return unsent, err
 }
 
-func owned(tables []*table) bool {
+func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table, well bool, problems *[]*Problem) error {
+	var missing []string
 	for _, t := range tables {
-		if t != nil && !t.published && !t.owned {
-			return false
-		}
+		missing = append(missing, quoteTable(t.schema.Table.Schema, t.schema.Table.Name))
 	}
-	return true
-}
-
-func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table, missing []string, well bool, problems *[]*Problem) error {
-	create := fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish_via_partition_root = true)", quoteIdent(s.publication), strings.Join(missing, ", "))
+	if len(tables) == 0 { // each has a problem of its own; what is there is named all the same
+		for _, p := range *problems {
+			if p.Table != (engine.TableName{}) && p.Reason != TableNotFound && p.Reason != TableUnsupported {
+				missing = append(missing, quoteTable(p.Table.Schema, p.Table.Name))
+			}
+		}
+		slices.Sort(missing)
+		missing = slices.Compact(missing)
+	}
+	create := "CREATE PUBLICATION " + quoteIdent(s.publication)
+	if len(missing) > 0 {
+		create += " FOR TABLE " + strings.Join(missing, ", ")
+	}
+	create += " WITH (publish_via_partition_root = true)"
 	rows, err := c.query(ctx, "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), current_user, pg_catalog.current_database(), pg_catalog.pg_is_in_recovery()")
 	if err != nil {
 		return err
@@ -308,7 +360,7 @@ func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table
 		well = false
 	}
 	for _, t := range tables {
-		if t != nil && !t.owned {
+		if !t.owned {
 			*problems = append(*problems, &Problem{Reason: MissingPrivilege, Table: t.schema.Table,
 				What: fmt.Sprintf("publication %q is not there, and user %q does not own %s and so may not publish it", s.publication, user, t.schema.Table),
 				Mend: fmt.Sprintf("As the owner or a superuser: %s", create)})
@@ -316,7 +368,7 @@ func (s *Source) createPublication(ctx context.Context, c *conn, tables []*table
 			break // one statement mends it for all
 		}
 	}
-	if !well || len(missing) == 0 {
+	if !well || len(tables) == 0 {
 		return nil
 	}
 	_, err = c.query(ctx, create+"; COMMENT ON PUBLICATION "+quoteIdent(s.publication)+" IS "+quoteLiteral(managedComment))

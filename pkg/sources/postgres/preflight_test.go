@@ -83,7 +83,9 @@ func TestPreflightTables(t *testing.T) {
 		{"all at once", []string{`CREATE TABLE a (id int)`, `CREATE VIEW v AS SELECT 1 AS id`}, []string{"a", "v", "gone"}, engine.ReasonNoReplicaIdentity,
 			map[Reason]string{NoReplicaIdentity: "public.a", TableUnsupported: "public.v", TableNotFound: "public.gone"}},
 		{"publication leaves a table out", []string{`CREATE TABLE t (id int PRIMARY KEY)`, `CREATE TABLE o (id int PRIMARY KEY)`, `CREATE PUBLICATION tributary_s FOR TABLE o`},
-			[]string{"o", "t"}, engine.ReasonPreflightFailed, map[Reason]string{PublicationMissingTables: `ALTER PUBLICATION "tributary_s" ADD TABLE "public"."t"`}},
+			[]string{"t"}, engine.ReasonPreflightFailed, map[Reason]string{PublicationMissingTables: `ALTER PUBLICATION "tributary_s" ADD TABLE "public"."t"`}},
+		{"publication leaves all out", []string{`CREATE TABLE t (id int PRIMARY KEY)`, `CREATE TABLE o (id int PRIMARY KEY)`, `CREATE PUBLICATION tributary_s`},
+			[]string{"o", "t"}, engine.ReasonPreflightFailed, map[Reason]string{PublicationMissingTables: "does not hold public."}},
 		{"publication leaves deletes out", []string{`CREATE TABLE t (id int PRIMARY KEY)`, `CREATE PUBLICATION tributary_s FOR TABLE t WITH (publish='insert')`},
 			[]string{"t"}, engine.ReasonPreflightFailed, map[Reason]string{PublicationMissingTables: "SET (publish"}},
 		{"publication by partition", []string{`CREATE TABLE p (id int PRIMARY KEY) PARTITION BY HASH (id)`, `CREATE PUBLICATION tributary_s FOR TABLE p`},
@@ -123,21 +125,22 @@ func TestPreflightPrivileges(t *testing.T) {
 		})
 		cfg := Config{ConnString: db.ConnStringAs(user, "pw"), Tables: names("s.t")}
 		_, err := initSource(t, cfg)
-		wants(t, err, engine.ReasonPreflightFailed, map[Reason]string{MissingPrivilege: "GRANT CONNECT"})
+		wants(t, err, engine.ReasonPermissionDenied, map[Reason]string{MissingPrivilege: "GRANT CONNECT"})
 
 		db.Exec(t, `GRANT CONNECT ON DATABASE `+db.Name+` TO `+user)
 		_, err = initSource(t, cfg)
-		wants(t, err, engine.ReasonPreflightFailed, map[Reason]string{MissingPrivilege: ""})
+		wants(t, err, engine.ReasonPermissionDenied, map[Reason]string{MissingPrivilege: ""})
 		for _, mend := range []string{`ALTER ROLE "` + user + `" REPLICATION`, `GRANT USAGE ON SCHEMA "s" TO "` + user + `"`, `GRANT SELECT ON "s"."t" TO "` + user + `"`,
-			`GRANT CREATE ON DATABASE "` + db.Name + `" TO "` + user + `"`} {
+			`GRANT CREATE ON DATABASE "` + db.Name + `" TO "` + user + `"`, `CREATE PUBLICATION "tributary_s" FOR TABLE "s"."t" WITH (publish_via_partition_root = true)`} {
 			if !strings.Contains(err.Error(), mend) {
 				t.Errorf("%q is not said: %v", mend, err)
 				continue
 			}
 			db.Exec(t, mend) // what it says helps
 		}
+		db.Exec(t, `DROP PUBLICATION tributary_s`)
 		_, err = initSource(t, cfg)
-		wants(t, err, engine.ReasonPreflightFailed, map[Reason]string{MissingPrivilege: "does not own s.t"})
+		wants(t, err, engine.ReasonPermissionDenied, map[Reason]string{MissingPrivilege: "does not own s.t"})
 
 		// The owner makes the publication: no more is needed.
 		db.Exec(t, `CREATE PUBLICATION tributary_s FOR TABLE s.t`)
@@ -179,6 +182,11 @@ func TestPreflightServer(t *testing.T) {
 	if _, err := initSource(t, cfg); err != nil {
 		t.Fatal(err)
 	}
+	// A permanent slot is a copy of the one that the baseline is read by.
+	permanent := cfg
+	permanent.Permanent, permanent.Slot = true, "stays"
+	_, err = initSource(t, permanent)
+	wants(t, err, engine.ReasonPreflightFailed, map[Reason]string{SlotsExhausted: "a baseline takes two"})
 	db.Exec(t, `SELECT pg_create_logical_replication_slot('other','pgoutput')`)
 	_, err = initSource(t, cfg)
 	wants(t, err, engine.ReasonPreflightFailed, map[Reason]string{SlotsExhausted: "max_replication_slots"})

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
 
 // reader owns a replication socket: it alone reads it, writes to it, decodes
@@ -39,6 +40,8 @@ type reader struct {
 	gather    time.Duration // before that
 	quick     int           // reads in a row that came within a burst of each other
 
+	mark *pgsession.LowWater
+
 	hurried     atomic.Bool // someone waits to learn how far the server is
 	asked       atomic.Bool // the server waits for what is still in flight
 	interrupted atomic.Bool // someone set the read deadline to get attention
@@ -55,7 +58,7 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.start(ctx); err != nil {
 		return err
 	}
-	if err := r.status(false); err != nil {
+	if err := r.status(true); err != nil { // its answer tells how far the log has got
 		return err
 	}
 	for {
@@ -125,6 +128,9 @@ func (r *reader) step(ctx context.Context) error {
 	}
 	if waits {
 		r.heard = time.Now()
+		if r.gather > 0 {
+			r.mark.Raise(lowWater)
+		}
 	}
 	switch typ {
 	case 'd':
@@ -147,12 +153,14 @@ func (r *reader) step(ctx context.Context) error {
 // when more than quickReads reads have come within it of each other: each
 // wake-up, here and in everything that follows, costs more than a row does. Where
 // so much gathers that a reader behind the node is not waiting for a single row
-// any more, heavyRate bytes a millisecond, it is heavyBurst.
+// any more, heavyRate bytes a millisecond, it is heavyBurst. Meanwhile the kernel
+// wakes nobody for less than lowWater bytes.
 const (
 	burst      = time.Millisecond
 	heavyBurst = 4 * time.Millisecond
 	heavyRate  = 4 << 10
 	quickReads = 8
+	lowWater   = readBuffer / 2
 )
 
 // silence is how long a server may say nothing that is asked with every status:
@@ -170,6 +178,7 @@ func silence(senderTimeout time.Duration) time.Duration {
 // transactions go to the applier, the server hears of us, and under load the
 // socket gets time to fill.
 func (r *reader) beforeRead(ctx context.Context) error {
+	r.interrupted.Store(false)
 	r.publish()
 	now := time.Now()
 	r.advance(now)
@@ -191,15 +200,15 @@ func (r *reader) beforeRead(ctx context.Context) error {
 		time.Sleep(r.gather - since)
 		now = time.Now()
 	}
+	r.mark.Lower()
 	r.lastRead, r.lastBytes = now, r.sess.frames.read
-	r.interrupted.Store(false)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err := r.sess.Conn().SetReadDeadline(r.nextStatus(now)); err != nil {
 		return err
 	}
-	if r.interrupted.Load() { // before the deadline was set
+	if r.interrupted.Load() { // before the deadline was set, and for what was not seen above
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -319,6 +328,9 @@ func (r *reader) copyData(ctx context.Context, p []byte) error {
 		}
 		r.heard = time.Now()
 		r.idle = max(r.idle, engine.LSN(binary.BigEndian.Uint64(p[1:])))
+		if r.dec.batch == nil || len(r.dec.batch.txs) == 0 { // what it has sent has been passed on
+			r.tellHead()
+		}
 		if p[17] == 0 {
 			return nil
 		}
@@ -395,12 +407,21 @@ func (r *reader) publish() {
 	}
 	r.dec.batch = nil
 	if r.dec.inTx {
-		r.dec.batch = &batch{}
+		r.dec.batch = r.box.fresh()
 		b.split(r.dec.batch)
 	}
 	r.box.put(b)
 	r.heard = time.Now()
-	r.head(r.dec.end.Position(), engine.TimeOf(r.dec.commit))
+	r.tellHead()
+}
+
+// tellHead tells how far the log has got.
+func (r *reader) tellHead() {
+	var t engine.Time // of no transaction in this session
+	if !r.dec.commit.IsZero() {
+		t = engine.TimeOf(r.dec.commit)
+	}
+	r.head(r.dec.end.Position(), t)
 }
 
 // awaitSpace stops reading while too much is waiting to be applied.
@@ -443,6 +464,7 @@ func (r *reader) await(ctx context.Context, done <-chan struct{}) error {
 // finish sends a last status, ends the stream and lets the server read that
 // before the connection goes.
 func (r *reader) finish() {
+	r.mark.Lower()
 	deadline := time.Now().Add(2 * time.Second)
 	if r.status(false) != nil {
 		return

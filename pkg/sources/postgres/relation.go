@@ -12,18 +12,44 @@ import (
 // relations turns Relation messages into schemas, with the catalog's help: a
 // message names columns, and only the catalog knows which attribute that is.
 type relations struct {
+	ctx    context.Context // of the stream
 	s      *Source
 	reader *reader
-	conn   *conn // opened when first needed
+	conn   *conn         // to the catalog; nil if it has been lost
+	warm   chan struct{} // closed when conn is there, or could not be had
+	cool   func()        // ends the warming
 
 	others     map[uint32]*relationMessage // of tables that are not ours
 	generation uint64                      // of the configured tables, as of which they are not
 }
 
-func (r *relations) close() { r.conn.close() }
+// newRelations connects to the catalog, and asks it once, while there is time: a
+// new session of the server takes tens of milliseconds over its first question,
+// which the first change would have to wait for.
+func newRelations(ctx context.Context, s *Source, rd *reader) *relations {
+	r := &relations{ctx: ctx, s: s, reader: rd, warm: make(chan struct{}), others: map[uint32]*relationMessage{}, generation: s.tables.generation.Load()}
+	var oid uint32
+	for oid = range s.known {
+		break
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	r.cool = cancel
+	go func() { // waited for by lookUp and close
+		defer close(r.warm)
+		_, _ = r.ask(ctx, oid) // what fails here is asked, and told, again
+	}()
+	return r
+}
+
+func (r *relations) close() {
+	r.cool()
+	<-r.warm
+	r.conn.close()
+}
 
 // resolve returns the relation that a message describes; nil if the table is not
-// one of ours, or if nothing of it can be used before it has been baselined.
+// one of ours. It is unclear if nothing of it can be used before the table has been
+// baselined.
 func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation, error) {
 	known := r.s.known[m.oid]
 	delete(r.others, m.oid)
@@ -43,7 +69,7 @@ func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation,
 		// The catalog is ahead of the stream: what comes in this shape comes before
 		// any snapshot taken from now on.
 		r.s.tables.demand(m.table, why)
-		return nil, nil
+		return &relation{unclear: m, tried: time.Now()}, nil
 	}
 	next, _ = r.s.env.Schemas.Define(next)
 	if t != nil {
@@ -54,6 +80,27 @@ func (r *relations) resolve(ctx context.Context, m *relationMessage) (*relation,
 		r.s.known[m.oid] = next
 	}
 	return newRelation(next), nil
+}
+
+// retryUnclear is how often an unclear relation is looked into.
+const retryUnclear = 50 * time.Millisecond
+
+// retry looks again into what an unclear relation is, now and then. As a rule the
+// catalog is ahead, and the stream gets another message when it is there too; but
+// the catalog can be behind as well: a transaction is sent as soon as its commit is
+// written, and others see it a little later. Then no message follows.
+func (r *relations) retry(rel *relation) error {
+	if time.Since(rel.tried) < retryUnclear {
+		return nil
+	}
+	found, err := r.resolve(r.ctx, rel.unclear)
+	if err != nil {
+		return err
+	}
+	if rel.tried = time.Now(); found != nil && found.unclear == nil {
+		*rel = *found
+	}
+	return nil
 }
 
 // again returns the relations that have become ours since they were described.
@@ -83,14 +130,10 @@ func (r *relations) lookUp(ctx context.Context, oid uint32) (t *table, err error
 	done := make(chan struct{})
 	go func() { // waited for below
 		defer close(done)
-		if r.conn == nil {
-			if r.conn, err = r.s.connect(ctx, false); err != nil {
-				return
-			}
-		}
-		if t, err = r.s.lookUpOID(ctx, r.conn, oid); err != nil {
-			r.conn.close()
-			r.conn = nil
+		<-r.warm
+		again := r.conn != nil // it may have been closed, as one that did nothing for long
+		if t, err = r.ask(ctx, oid); err != nil && again && ctx.Err() == nil {
+			t, err = r.ask(ctx, oid)
 		}
 	}()
 	werr := r.reader.await(ctx, done)
@@ -98,6 +141,20 @@ func (r *relations) lookUp(ctx context.Context, oid uint32) (t *table, err error
 	<-done
 	if err == nil {
 		err = werr
+	}
+	return t, err
+}
+
+// ask reads a table from the catalog.
+func (r *relations) ask(ctx context.Context, oid uint32) (t *table, err error) {
+	if r.conn == nil {
+		if r.conn, err = r.s.connect(ctx, false); err != nil {
+			return nil, err
+		}
+	}
+	if t, err = r.s.lookUpOID(ctx, r.conn, oid); err != nil {
+		r.conn.close()
+		r.conn = nil
 	}
 	return t, err
 }
@@ -168,6 +225,9 @@ func incompatible(old, next *engine.Schema, filled map[int16]bool, columns int16
 	if old.RelationOID != next.RelationOID {
 		return "it was dropped and made anew, or another table has taken its name"
 	}
+	if next.Multiset() && old.Multiset() && !sameNumbers(old, next) {
+		return "it has no key, so that all columns tell its rows apart, and they are others now"
+	}
 	before := map[int16]engine.Column{}
 	names := map[string]int16{}
 	for _, c := range old.Columns {
@@ -202,6 +262,12 @@ func incompatible(old, next *engine.Schema, filled map[int16]bool, columns int16
 		return "its key changed"
 	}
 	return ""
+}
+
+// sameNumbers reports whether two shapes have the same columns, whatever their names
+// and types.
+func sameNumbers(a, b *engine.Schema) bool {
+	return slices.EqualFunc(a.Columns, b.Columns, func(x, y engine.Column) bool { return x.Number == y.Number })
 }
 
 // Type OIDs that PostgreSQL fixes (pg_type.dat).

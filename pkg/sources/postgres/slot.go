@@ -119,7 +119,7 @@ func (s *Source) createSlotNamed(ctx context.Context, sess *session, name string
 	stop()
 	switch sqlState(err) {
 	case "53400":
-		return "", slotsExhausted(err)
+		return "", s.slotsExhausted(err)
 	case "42710":
 		return "", &Problem{Reason: SlotBusy, What: fmt.Sprintf("slot %q was created by another at the same moment", sess.slot), Err: err, Mend: "Give this node another slot name"}
 	case "42501":
@@ -155,7 +155,9 @@ func (s *Source) dropPermanent(ctx context.Context) error {
 // always has its baseline.
 func (s *Source) makePermanent(ctx context.Context, sess *session) error {
 	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)", quoteLiteral(sess.slot), quoteLiteral(s.slot))
-	if _, err := sess.query(ctx, sql); err != nil {
+	if _, err := sess.query(ctx, sql); sqlState(err) == "53400" {
+		return s.slotsExhausted(err)
+	} else if err != nil {
 		return fmt.Errorf("making slot %s permanent: %w", s.slot, err)
 	}
 	if _, err := sess.query(ctx, "DROP_REPLICATION_SLOT "+quoteIdent(sess.slot)); err != nil {
@@ -203,7 +205,7 @@ func (s *Source) resumeSession(ctx context.Context, from engine.LSN) (*session, 
 	case head < from && standby:
 		return nil, errHistory // Init says what is the matter
 	case head < from:
-		s.wentBack = true
+		s.wentBack = head
 		return nil, rebaseline("the server is at %s, before our cursor %s: it was restored from a backup", head, from)
 	}
 	sess, err := s.openSession(ctx)

@@ -248,7 +248,7 @@ func TestCaseP09(t *testing.T) {
 	}
 	held.Store(true)
 	db.Exec(t, `INSERT INTO t VALUES (1,1,'held')`)
-	commit := current(t, db)
+	commit := engine.Position(db.Value(t, `SELECT pg_current_wal_insert_lsn()`)) // it need not be written yet
 	busy()
 	time.Sleep(time.Second)
 	if got := confirmed(t, db); engine.CompareLSN(got, commit) >= 0 {
@@ -424,7 +424,7 @@ func TestCaseP14Permanent(t *testing.T) {
 	if err := s.Stop(t.Context(), testpg.Fast); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 8*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("the server took %s to stop", took)
 	}
 	eventually(t, "the loss is reported", func() bool { return n.sawReport(engine.ReasonDisconnected) })

@@ -38,8 +38,11 @@ type Source struct {
 	// known are the tables as the last baseline, and the stream since, had them,
 	// by OID. Used by Init, Baseline and Stream only, which do not run at once.
 	known map[uint32]*engine.Schema
-	// wentBack is set when the server was seen behind the cursor; for Init.
-	wentBack bool
+	// wentBack is where the server was when it was seen behind the cursor; for Init.
+	wentBack engine.LSN
+	// held are the tables that something is wrong with, as Init or Baseline has seen
+	// it, and what. Used as known is.
+	held map[engine.TableName]error
 
 	tables *tables
 }
@@ -83,11 +86,11 @@ func (s *Source) Init(ctx context.Context, env engine.Env) (engine.Info, error) 
 		return engine.Info{}, err
 	}
 	s.id = id
-	history, continues, err := s.history(ctx, id)
+	history, continues, kept, err := s.history(ctx, id)
 	if err != nil {
 		return engine.Info{}, s.asSourceError(err)
 	}
-	info := engine.Info{Mints: true, History: history, Continues: continues}
+	info := engine.Info{Mints: true, Order: "lsn", History: history, Continues: continues, RolledBackTo: uint64(kept)}
 	for _, t := range tables {
 		t.schema, _ = env.Schemas.Define(t.schema)
 		info.Tables = append(info.Tables, t.schema)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
 
 // applyError marks what the engine, and not the server, ended the stream with.
@@ -40,12 +41,13 @@ func (s *Source) Stream(ctx context.Context, from engine.Cursors, sink engine.Si
 	s.acked.Store(uint64(cursor))
 	unwatch := s.watch(ctx, s.slot)
 	defer unwatch()
-	s.tables.begin(s.names())
+	s.tables.begin(s.names(), s.held)
 	tctx, stop := context.WithCancel(ctx)
 	looked := make(chan struct{})
+	direct := sink
 	go func() { // waited for below
 		defer close(looked)
-		s.tables.run(tctx, sink)
+		s.tables.run(tctx, direct)
 	}()
 	defer func() {
 		stop()
@@ -156,12 +158,14 @@ func (s *Source) report(cause error) {
 func (s *Source) stream(ctx context.Context, sess *session, cursor engine.LSN, sink engine.Sink) (engine.LSN, error) {
 	s.walsender.Store(sess.PID())
 	r := &reader{s: s, sess: sess, silence: sess.silence, box: newMailbox(), confirmed: engine.LSN(s.acked.Load())}
+	r.mark = pgsession.NewLowWater(sess.Conn())
 	r.held = newHolding(s.scratch)
 	defer r.held.close()
-	r.head = func(p engine.Position, t engine.Time) { sink.Head(engine.LogID{}, p, t) }
-	rel := &relations{s: s, reader: r, others: map[uint32]*relationMessage{}, generation: s.tables.generation.Load()}
+	r.head = func(p engine.Position, t engine.Time) { sink.Head(engine.LogID{}, engine.Head{Position: p, Time: t}) }
+	rel := newRelations(ctx, s, r)
 	defer rel.close()
 	r.dec = newDecoder(cursor, func(m *relationMessage) (*relation, error) { return rel.resolve(ctx, m) })
+	r.dec.retry, r.dec.missed = rel.retry, s.tables.missed
 	r.dec.again = func() (map[uint32]*relation, error) { return rel.again(ctx) }
 	rctx, stop := context.WithCancel(ctx)
 	defer stop()

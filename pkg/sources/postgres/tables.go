@@ -88,13 +88,16 @@ func (t *tables) ours(name engine.TableName) bool {
 	return t.of(name) != nil
 }
 
-// begin prepares for a stream: what the state does not hold is wanted.
-func (t *tables) begin(names []engine.TableName) {
+// begin prepares for a stream: what the state does not hold is wanted. Of those that
+// are held it is said at once what is wrong.
+func (t *tables) begin(names []engine.TableName, held map[engine.TableName]error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.withheld)
 	clear(t.filled)
-	t.audited = time.Now()
+	if t.audited = time.Now(); len(held) > 0 {
+		t.audited = time.Time{}
+	}
 	for _, name := range names {
 		if t.state[name] == nil {
 			t.state[name] = &tableState{name: name}
@@ -122,6 +125,26 @@ func (t *tables) demand(name engine.TableName, why string) {
 	defer t.mu.Unlock()
 	if st := t.of(name); st != nil {
 		t.want(st, why)
+	}
+}
+
+// missed takes note of tables of which a transaction had changes that could not be
+// read. A baseline that is under way has them only if its snapshot is later.
+func (t *tables) missed(names map[engine.TableName]bool, end engine.LSN) {
+	const why = "there were changes of it in a shape that could not be told"
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range names {
+		st := t.of(name)
+		switch {
+		case st == nil:
+		case st.job == nil:
+			t.want(st, why)
+		case st.job.at == 0:
+			st.job.missed = max(st.job.missed, end)
+		case end > st.job.at:
+			st.job.spoil(why)
+		}
 	}
 }
 
@@ -182,11 +205,11 @@ func (r router) Progress(ctx context.Context, key engine.CursorKey, prev, throug
 // route takes out of a transaction what the engine is not to have, and names the
 // baselines that are ready. Callers hold t.mu.
 func (t *tables) route(tx *engine.Transaction) {
-	lsn := engine.LSN(tx.Major)
+	lsn, schemas := engine.LSN(tx.Major), tx.Schemas
 	t.position = max(t.position, lsn)
-	if len(tx.Schemas) > 0 {
+	if len(schemas) > 0 {
 		var kept []*engine.Schema
-		for _, s := range tx.Schemas {
+		for _, s := range schemas {
 			if st := t.of(s.Table); st != nil && st.why == "" && (st.schema == s || incompatible(st.schema, s, t.filled[s], st.evidence.columns) == "") {
 				kept = append(kept, s)
 			} else {
@@ -196,7 +219,7 @@ func (t *tables) route(tx *engine.Transaction) {
 		tx.Schemas = kept
 	}
 	if j := t.job; j != nil && j.ready && lsn >= j.at {
-		t.handOver(j, tx)
+		t.handOver(j, tx, schemas)
 	}
 	tx.Changes = t.filter(tx, tx.Changes)
 	if more := tx.More; more != nil {
@@ -233,10 +256,11 @@ func (t *tables) filter(tx *engine.Transaction, changes []engine.Change) []engin
 		if c.Op == engine.OpTruncate {
 			if st := t.of(c.Schema.Table); st != nil {
 				st.truncates++
+				t.unsaved = true
 			}
 		}
 		if !live {
-			t.divert(engine.LSN(tx.Major), c)
+			t.divert(c)
 			continue
 		}
 		if n != i {
@@ -270,13 +294,19 @@ func (t *tables) live(tx *engine.Transaction, s *engine.Schema) bool {
 	return true
 }
 
-// divert keeps a change for the table's job, or drops it. Callers hold t.mu.
-func (t *tables) divert(lsn engine.LSN, c *engine.Change) {
+// divert keeps a change for the table's job, or drops it: also what it has kept
+// before, when the session was lost before the engine had its transaction. Callers
+// hold t.mu.
+func (t *tables) divert(c *engine.Change) {
 	st := t.of(c.Schema.Table)
 	if st == nil || st.job == nil {
 		return
 	}
-	j := st.job
+	j, lsn := st.job, engine.LSN(c.Stamp.Version.Major)
+	if c.Stamp.Version.Compare(j.kept) <= 0 {
+		return
+	}
+	j.kept = c.Stamp.Version
 	if c.Op == engine.OpTruncate && (j.at == 0 || lsn <= j.at) {
 		j.truncates[st.name] = st.truncates
 	}
@@ -297,8 +327,9 @@ func (t *tables) divert(lsn engine.LSN, c *engine.Change) {
 	}
 }
 
-// handOver names a job's baseline in a transaction. Callers hold t.mu.
-func (t *tables) handOver(j *job, tx *engine.Transaction) {
+// handOver names a job's baseline in a transaction, which came with these schemas.
+// Callers hold t.mu.
+func (t *tables) handOver(j *job, tx *engine.Transaction, schemas []*engine.Schema) {
 	t.job = nil
 	if err := j.backlog.replay(j.at, j.w); err != nil {
 		j.spoil(err.Error())
@@ -313,8 +344,9 @@ func (t *tables) handOver(j *job, tx *engine.Transaction) {
 		t.unsaved = true
 		st.schema, st.evidence, st.evidenced, st.why, st.job = j.schemas[name], j.evidence[name], j.truncates[name], "", nil
 	}
-	for s := range t.withheld {
-		if slices.Contains(j.names, s.Table) {
+	// What was used before the snapshot may have a higher ID than the snapshot's.
+	for _, s := range schemas {
+		if t.withheld[s] && slices.Contains(j.names, s.Table) {
 			tx.Schemas = append(tx.Schemas, s)
 			delete(t.withheld, s)
 		}

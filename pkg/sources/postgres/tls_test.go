@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -121,9 +122,10 @@ func TestTLS(t *testing.T) {
 		want             string // in the error; empty if it works
 	}{
 		{"verify-full", "localhost", testpg.User, url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.path}}, ""},
-		{"verify-full, another name", "127.0.0.1", testpg.User, url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.path}}, "127.0.0.1"},
+		{"verify-full, another name", "127.0.0.1", testpg.User, url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.path}}, "certificate is not accepted"},
 		{"verify-ca, another name", "127.0.0.1", testpg.User, url.Values{"sslmode": {"verify-ca"}, "sslrootcert": {ca.path}}, ""},
-		{"verify-ca, another authority", "localhost", testpg.User, url.Values{"sslmode": {"verify-ca"}, "sslrootcert": {other.path}}, "authority"},
+		{"verify-ca, another authority", "localhost", testpg.User, url.Values{"sslmode": {"verify-ca"}, "sslrootcert": {other.path}}, "certificate is not accepted"},
+		{"verify-full, another authority", "localhost", testpg.User, url.Values{"sslmode": {"verify-full"}, "sslrootcert": {other.path}}, "authority of the source's TLS"},
 		{"client certificate", "localhost", "certified", url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.path}, "sslcert": client["sslcert"], "sslkey": client["sslkey"]}, ""},
 		{"no client certificate", "localhost", "certified", url.Values{"sslmode": {"verify-full"}, "sslrootcert": {ca.path}}, `user "certified" was refused`},
 		{"no TLS", "localhost", "certified", url.Values{"sslmode": {"disable"}}, `user "certified" was refused`},
@@ -146,6 +148,10 @@ func TestTLS(t *testing.T) {
 				_, err := src.connect(t.Context(), true)
 				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), testpg.Password) {
 					t.Errorf("got %v, want %q", err, tt.want)
+				}
+				var p *Problem
+				if strings.Contains(tt.want, "certificate") && (!errors.As(err, &p) || p.Reason != AuthenticationFailed || p.Mend == "") {
+					t.Errorf("%+v", p)
 				}
 				return
 			}

@@ -8,8 +8,8 @@ import (
 )
 
 // Every supported version, with one of each kind of message: what differs
-// between versions shows here; everything is run on all of them at night
-// (TRIBUTARY_PG_VERSIONS).
+// between versions shows here; the whole package is run on each of them at night
+// (TRIBUTARY_PG_VERSIONS=14, and so on).
 func TestEveryVersion(t *testing.T) {
 	t.Parallel()
 	for _, major := range []int{14, 15, 16, 17, 18} {
@@ -44,6 +44,48 @@ func TestEveryVersion(t *testing.T) {
 				t.Errorf("the slot is described as %+v", st)
 			}
 			n.stop()
+		})
+	}
+}
+
+// From 18 on a publication can have stored generated columns sent: then they are
+// baselined too, and come with every change. Otherwise they are left out.
+func TestPublishedGeneratedColumns(t *testing.T) {
+	t.Parallel()
+	for _, published := range []bool{true, false} {
+		t.Run(fmt.Sprint(published), func(t *testing.T) {
+			t.Parallel()
+			db := testpg.Shared(t, 18).NewDB(t)
+			option := ""
+			if published {
+				option = " WITH (publish_generated_columns = stored)"
+			}
+			db.Exec(t, `CREATE TABLE g (id int PRIMARY KEY, n int, s int GENERATED ALWAYS AS (n * 2) STORED, v int GENERATED ALWAYS AS (n * 3) VIRTUAL, b text)`,
+				`INSERT INTO g (id, n, b) SELECT i, i, 'x' FROM generate_series(1, 100) i`, `CREATE PUBLICATION given FOR TABLE g`+option)
+			n := start(t, Config{ConnString: db.ConnString, Tables: names("g"), Publication: "given", AdoptOnly: true})
+			same := func() {
+				t.Helper()
+				columns := "id, n, b"
+				if published {
+					columns = "id, n, s, b"
+				}
+				want := db.Digest(t, "SELECT "+columns+" FROM g")
+				eventually(t, "the rows", func() bool { return n.model.digest(names("g")[0]) == want })
+			}
+			n.ready()
+			same()
+			db.Exec(t, `UPDATE g SET n = n + 1 WHERE id < 50`, `INSERT INTO g (id, n) VALUES (200, 7)`, `DELETE FROM g WHERE id = 3`)
+			same()
+			db.Exec(t, `ALTER TABLE g ADD t int GENERATED ALWAYS AS (n + 1) STORED`, `UPDATE g SET n = 0 WHERE id = 1`)
+			if published {
+				want := db.Digest(t, "SELECT id, n, s, b, t FROM g")
+				eventually(t, "the rows with another column", func() bool { return n.model.digest(names("g")[0]) == want })
+			} else {
+				same()
+			}
+			if n.baselines() != 1 {
+				t.Errorf("%d baselines, want 1", n.baselines())
+			}
 		})
 	}
 }

@@ -63,9 +63,9 @@ func (f *frames) size() (int, error) {
 func (f *frames) fill(n int) error {
 	if f.rp == f.wp {
 		f.rp, f.wp = 0, 0
-		if len(f.buf) > 4*readBuffer && n <= readBuffer {
-			f.buf = make([]byte, readBuffer) // the large message is over
-		}
+	}
+	if n <= readBuffer {
+		f.release()
 	}
 	if f.wp-f.rp >= n {
 		return nil
@@ -92,6 +92,17 @@ func (f *frames) fill(n int) error {
 		}
 	}
 	return nil
+}
+
+// release gives back what a large message took that is over. What next has
+// returned is not valid any more.
+func (f *frames) release() {
+	if f.rp < f.wp {
+		return
+	}
+	if f.rp, f.wp = 0, 0; len(f.buf) > 4*readBuffer {
+		f.buf = make([]byte, readBuffer)
+	}
 }
 
 // next returns a message; body is valid until the next call, and the caller may

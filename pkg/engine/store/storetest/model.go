@@ -154,6 +154,7 @@ func (m *model) compareLogs(h *harness, v engine.View) {
 	for _, i := range v.Logs() {
 		l, ok := m.logs[i.ID]
 		h.equal(ok, true, "log %s", i.ID)
+		h.equal(v.LogsOf(i.ID.Origin), slices.DeleteFunc(v.Logs(), func(o engine.LogInfo) bool { return o.ID.Origin != i.ID.Origin }), "logs of %s", i.ID.Origin)
 		changes := 0
 		for _, t := range l.txs {
 			changes += len(t.Changes)

@@ -111,11 +111,23 @@ func (m *machine) write(t *rapid.T) {
 			continue
 		}
 		have, ok := m.working.tables[r.Schema.Table][string(r.Key)]
-		want := !ok || r.Stamp.Compare(have.Stamp) > 0
-		applied, err := tx.Merge(&r)
+		want := engine.Inserted
+		if ok {
+			switch same, above := r.Stamp.Origin == have.Stamp.Origin, r.Stamp.Compare(have.Stamp) > 0; {
+			case above && same:
+				want = engine.Replaced
+			case above:
+				want = engine.Overwrote
+			case same:
+				want = engine.Repeated
+			default:
+				want = engine.Lost
+			}
+		}
+		o, err := tx.Merge(&r)
 		m.h.must(err)
-		m.h.equal(applied, want, "Merge at %s over %s", r.Stamp, have.Stamp)
-		if want {
+		m.h.equal(o, want, "Merge at %s over %s", r.Stamp, have.Stamp)
+		if want.Applied() {
 			m.working.put(r)
 		}
 	}

@@ -332,9 +332,9 @@ func testMerge(t *testing.T, open Open) {
 	h.commit(func(tx engine.Tx) {
 		merge := func(r *engine.Record, want bool) {
 			t.Helper()
-			ok, err := tx.Merge(r)
+			o, err := tx.Merge(r)
 			h.must(err)
-			h.equal(ok, want, "Merge of %s at %d", brief(r), r.Stamp.Time)
+			h.equal(o.Applied(), want, "Merge of %s at %d", brief(r), r.Stamp.Time)
 		}
 		merge(put("k", "2", 2), true)
 		merge(put("k", "again", 2), false)
@@ -380,6 +380,30 @@ func testRemove(t *testing.T, open Open) {
 		for _, i := range v.Tables() {
 			h.equal([]int{i.Rows, i.Tombstones, i.Bytes}, []int{0, 0, 0}, "counts of %s", i.Table)
 		}
+	})
+}
+
+// What a table may hold of an origin is known from the first record on, staged ones
+// too, and said no other of.
+func testMayHold(t *testing.T, open Open) {
+	h := start(t, open, Options{})
+	h.commit(func(tx engine.Tx) {
+		h.must(tx.PutSchema(logX, schemaA))
+		h.equal(tx.MayHold(tableA, logX.Origin), false, "before the first record")
+		h.must(tx.Put(put("a", "1", 1)))
+		h.equal(tx.MayHold(tableA, logX.Origin), true, "with one")
+		h.equal(tx.MayHold(tableB, logX.Origin), false, "of another table")
+		h.equal(tx.MayHold(tableA, "another"), false, "of another origin")
+	})
+	st := h.s.NewStage(tableA)
+	defer st.Close()
+	r := put("b", "1", 2)
+	r.Stamp.Origin = "staged"
+	h.must(st.Put([]engine.Record{*r}))
+	h.commit(func(tx engine.Tx) {
+		h.equal(tx.MayHold(tableA, logX.Origin), true, "in a later transaction")
+		h.must(tx.Adopt(st))
+		h.equal(tx.MayHold(tableA, "staged"), true, "of a stage that is adopted")
 	})
 }
 
@@ -496,6 +520,10 @@ func testSchemas(t *testing.T, open Open) {
 		h.equal(v.Schema(logX, 9) == nil, true, "unknown ID")
 		h.equal(v.Schema(logY, 1) == nil, true, "unknown log")
 		h.equal(len(v.Schemas(logY)), 0, "schemas of an unknown log")
+		of := v.SchemasOf(tableA)
+		h.equal(len(of), 2, "logs with schemas of the table")
+		h.equal([]uint32{of[logX][0].ID, of[logX][1].ID}, []uint32{1, 3}, "the table's schemas in a log")
+		h.equal(of[logX8][0].Columns[0].Name, "other", "the table's schema in another epoch")
 		r, _, err := v.Get(tableA, []byte("k"))
 		h.must(err)
 		h.equal(r.Schema.Fingerprint(), v1.Fingerprint(), "a row keeps its schema")

@@ -42,6 +42,7 @@ func Run(t *testing.T, open Open) {
 		{"BytesAreCopied", testCopied},
 		{"Merge", testMerge},
 		{"Remove", testRemove},
+		{"MayHold", testMayHold},
 		{"Tombstones", testTombstones},
 		{"TombstoneLimit", testTombstoneLimit},
 		{"Schemas", testSchemas},
@@ -61,6 +62,7 @@ func Run(t *testing.T, open Open) {
 		{"CompleteFrom", testCompleteFrom},
 		{"DropTable", testDropTable},
 		{"Meta", testMeta},
+		{"Places", testPlaces},
 		{"JournalLimit", testJournalLimit},
 		{"JournalLimitIsFair", testJournalFair},
 		{"Changed", testChanged},
@@ -170,6 +172,9 @@ func schema(id uint32, table engine.TableName, columns ...string) *engine.Schema
 	s := &engine.Schema{ID: id, Table: table, RelationOID: 16384, ReplicaIdentity: engine.IdentityDefault}
 	for i, c := range columns {
 		s.Columns = append(s.Columns, engine.Column{Name: c, Number: int16(i + 1), TypeOID: 25, TypeName: "text", TypeMod: -1, Key: i == 0})
+		if i == 1 {
+			s.Columns[i].TypeOID, s.Columns[i].TypeName, s.Columns[i].BaseOID, s.Columns[i].BaseName = 70000, "mood", 25, "text"
+		}
 	}
 	return s
 }

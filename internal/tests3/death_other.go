@@ -1,0 +1,7 @@
+//go:build !linux
+
+package tests3
+
+import "syscall"
+
+func deathWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

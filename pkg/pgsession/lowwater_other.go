@@ -1,0 +1,5 @@
+//go:build !linux
+
+package pgsession
+
+func (*LowWater) set(int) {}

@@ -1,0 +1,6 @@
+package archive
+
+import "github.com/tributary-dev/tributary/pkg/archive/dest"
+
+// KeepStateIn makes the source keep its state file in a destination of the test's.
+func (s *Source) KeepStateIn(d dest.Destination) { s.stateFolder = d }
