@@ -135,11 +135,14 @@ func (x *export) run(c *cobra.Command, location string) (err error) {
 	}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
+	ended, web := make(chan error, 1), make(chan string, 1)
 	go func() {
-		ended <- node.Run(running, node.Options{Config: cfg, Logger: log, ArchiveOnce: !x.follow, Recall: recall})
+		ended <- node.Run(running, node.Options{
+			Config: cfg, Logger: log, ArchiveOnce: !x.follow, Recall: recall,
+			Listening: func(_, http net.Addr) { web <- http.String() },
+		})
 	}()
-	werr := x.watch(ctx, c, cfg, ended)
+	werr := x.watch(ctx, c, web, ended)
 	stop()
 	if err := <-ended; werr == nil {
 		werr = err
@@ -297,6 +300,7 @@ func (x *export) config(dir, location string) (*nodeconfig.Config, error) {
 	place.SingleWriter = x.single && store == nodeconfig.StoreS3
 	cfg := &nodeconfig.Config{
 		Version: nodeconfig.Version, Node: nodeconfig.Node{ID: x.name}, DrainTimeout: time.Second,
+		Listen:  nodeconfig.Listen{Replication: "127.0.0.1:0", HTTP: "127.0.0.1:0"},
 		Storage: nodeconfig.Storage{Type: nodeconfig.StorageMemory, ScratchPath: filepath.Join(dir, "scratch")},
 		Archives: []nodeconfig.Archive{{
 			Name:         "export",
@@ -308,11 +312,6 @@ func (x *export) config(dir, location string) (*nodeconfig.Config, error) {
 	if x.follow {
 		cfg.Storage = nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(dir, "store")}
 	}
-	for _, address := range []*string{&cfg.Listen.Replication, &cfg.Listen.HTTP} {
-		if *address, err = freeAddress(); err != nil {
-			return nil, err
-		}
-	}
 	source, err := x.source(cfg, dir, tables)
 	if err != nil {
 		return nil, err
@@ -320,15 +319,6 @@ func (x *export) config(dir, location string) (*nodeconfig.Config, error) {
 	cfg.Sources = []nodeconfig.Source{*source}
 	cfg.SetDefaults()
 	return cfg, nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // source reads --from.
@@ -387,11 +377,12 @@ func (x *export) postgres(from *url.URL, dir string, tables []nodeconfig.Table) 
 	return &nodeconfig.Source{Name: sourceName, Postgres: p}, nil
 }
 
-// watch says how far it is, until the node has ended or cannot go on.
-func (x *export) watch(ctx context.Context, c *cobra.Command, cfg *nodeconfig.Config, ended chan error) error {
+// watch says how far it is, until the node has ended or cannot go on. web has the address
+// at which the node says it, once there is one.
+func (x *export) watch(ctx context.Context, c *cobra.Command, web <-chan string, ended chan error) error {
 	bar := progressTo(c.ErrOrStderr())
 	defer bar.end()
-	said := ""
+	said, address := "", ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -405,9 +396,14 @@ func (x *export) watch(ctx context.Context, c *cobra.Command, cfg *nodeconfig.Co
 				err = errors.New("the node has ended")
 			}
 			return err
+		case address = <-web:
+			continue
 		case <-time.After(200 * time.Millisecond):
 		}
-		st, err := statusOf(ctx, cfg.Listen.HTTP)
+		if address == "" {
+			continue // it is starting
+		}
+		st, err := statusOf(ctx, address)
 		if err != nil {
 			continue // it is starting
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/node"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
@@ -35,7 +36,7 @@ func seeded(t *testing.T, at string, tables ...string) (http, replication string
 	}
 	for _, address := range []*string{&cfg.Listen.Replication, &cfg.Listen.HTTP} {
 		var err error
-		if *address, err = freeAddress(); err != nil {
+		if *address, err = testport.TakeAddress(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/node"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/internal/tests3"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
@@ -56,12 +56,10 @@ func TestDeadLetters(t *testing.T) {
 	if err := os.WriteFile(pass, []byte(testpg.Password), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	web, err := testport.TakeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := l.Addr().String()
-	_ = l.Close()
 	server := func(db *testpg.DB) string {
 		return fmt.Sprintf("hosts: [{host: 127.0.0.1, port: %d}], database: %s, user: %s, passwordFile: %s, sslMode: disable", db.Server.Port, db.Name, testpg.User, pass)
 	}

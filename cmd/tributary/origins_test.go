@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/localrun"
 	"github.com/tributary-dev/tributary/internal/origins"
+	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
@@ -25,6 +25,10 @@ func TestMeshRun(t *testing.T) {
 	}
 	t.Parallel()
 	dir := t.TempDir()
+	port, err := testport.TakeRow(20)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -33,7 +37,7 @@ func TestMeshRun(t *testing.T) {
 		c.SetErr(t.Output())
 		c.SetArgs([]string{
 			"run", "-f", filepath.Join("..", "..", "examples", "cluster", "mesh.yaml"), "--dir", dir,
-			"--first-port", strconv.Itoa(20000 + 10*rand.IntN(1000)),
+			"--first-port", strconv.Itoa(port),
 		})
 		done <- c.ExecuteContext(ctx)
 	}()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/internal/localrun"
+	"github.com/tributary-dev/tributary/internal/testport"
 )
 
 // A relay tree of the manifests runs as local processes. It grows by a branch and loses it
@@ -58,13 +58,17 @@ spec:
 	if out, err := tributary("validate", "-f", file); err != nil || !strings.Contains(out, "1 relay tree") {
 		t.Fatalf("%s%v", out, err)
 	}
+	port, err := testport.TakeRow(100)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		c := command()
 		c.SetOut(t.Output())
 		c.SetErr(t.Output())
-		c.SetArgs([]string{"run", "-f", file, "--dir", filepath.Join(dir, "run"), "--first-port", strconv.Itoa(32000 + 20*rand.IntN(200))})
+		c.SetArgs([]string{"run", "-f", file, "--dir", filepath.Join(dir, "run"), "--first-port", strconv.Itoa(port)})
 		done <- c.ExecuteContext(ctx)
 	}()
 	t.Cleanup(func() {

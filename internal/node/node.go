@@ -46,6 +46,8 @@ type Options struct {
 	Recall map[string]engine.Known
 	// Instance tells the replicas of a node apart; the host's name when empty.
 	Instance string
+	// Listening is called once the node listens, with where; for one whose ports are 0.
+	Listening func(replication, http net.Addr)
 }
 
 // node is a running node.
@@ -106,6 +108,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("listen.http: %w", err)
 	}
 	n.log.Info("node started", "version", version.String(), "replication", replication.Addr().String(), "http", web.Addr().String())
+	if o.Listening != nil {
+		o.Listening(replication.Addr(), web.Addr())
+	}
 
 	httpServer := &http.Server{Handler: n.handler(), ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
 	httpServer.Protocols.SetHTTP1(true)

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
@@ -68,10 +68,10 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	var err error
-	if n.HTTP, err = FreeAddress(); err != nil {
+	if n.HTTP, err = testport.TakeAddress(); err != nil {
 		return nil, err
 	}
-	if n.Repl, err = FreeAddress(); err != nil {
+	if n.Repl, err = testport.TakeAddress(); err != nil {
 		return nil, err
 	}
 	cfg := nodeconfig.Config{
@@ -299,14 +299,4 @@ func Until(ctx context.Context, limit time.Duration, what string, ok func() (boo
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-// FreeAddress returns a loopback address that was free a moment ago.
-func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

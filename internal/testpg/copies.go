@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/tributary-dev/tributary/internal/testport"
 )
 
 // Backup stops the server, copies its data directory aside, and starts it
@@ -58,7 +60,7 @@ func (s *Server) Standby(ctx context.Context, o Options) (*Server, error) {
 	err = errors.Join(err, os.RemoveAll(filepath.Join(c.data(), "pg_replslot")), os.Mkdir(filepath.Join(c.data(), "pg_replslot"), 0o700),
 		chown(filepath.Join(c.data(), "pg_replslot"), s.uid, s.gid))
 	if err == nil {
-		c.Port, err = freePort()
+		c.Port, err = testport.Take()
 	}
 	conf := fmt.Sprintf("port = '%d'\nunix_socket_directories = '%s'\nprimary_slot_name = '%s'\nprimary_conninfo = 'host=%s port=%d user=%s dbname=postgres application_name=standby'\nhot_standby_feedback = on\n",
 		c.Port, dir, slot, s.Dir, s.Port, User)

@@ -20,6 +20,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
+
+	"github.com/tributary-dev/tributary/internal/testport"
 )
 
 // User and Password are the superuser of every server. Over TCP the server
@@ -202,7 +204,7 @@ func (s *Server) prepare(template string, o Options) error {
 	if err := copyTree(template, s.data(), s.uid, s.gid); err != nil {
 		return err
 	}
-	port, err := freePort()
+	port, err := testport.Take()
 	if err != nil {
 		return err
 	}
@@ -261,15 +263,6 @@ func appendFile(path, text string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	_, err = f.WriteString(text)
 	return err
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Start starts a stopped or killed server and waits until it answers.

@@ -26,12 +26,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tributary-dev/tributary/internal/testport"
 )
 
 // The credentials and region of every server.
@@ -140,18 +141,16 @@ func sweep() {
 }
 
 func (s *Server) start(ctx context.Context, bin string, o Options) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := testport.TakeAddress()
 	if err != nil {
 		return err
 	}
-	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-	l.Close()
-	args := []string{"--access", AccessKey, "--secret", SecretKey, "--region", Region, "--port", "127.0.0.1:" + port, "--keep-alive", "--quiet"}
+	args := []string{"--access", AccessKey, "--secret", SecretKey, "--region", Region, "--port", address, "--keep-alive", "--quiet"}
 	scheme := "http://"
 	if o.CertFile != "" {
 		scheme, args = "https://", append(args, "--cert", o.CertFile, "--key", o.KeyFile)
 	}
-	s.Endpoint = scheme + "127.0.0.1:" + port
+	s.Endpoint = scheme + address
 	log, err := os.Create(s.logFile())
 	if err != nil {
 		return err
@@ -178,7 +177,7 @@ func (s *Server) start(ctx context.Context, bin string, o Options) error {
 	if err := <-started; err != nil {
 		return err
 	}
-	return s.waitReady(ctx, "127.0.0.1:"+port)
+	return s.waitReady(ctx, address)
 }
 
 func (s *Server) waitReady(ctx context.Context, addr string) error {

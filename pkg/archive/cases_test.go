@@ -159,6 +159,57 @@ func TestCaseA03ManyWritersAtOnce(t *testing.T) {
 	drive.complete(t, d)
 }
 
+// together lets nobody go on from a Read until n have read.
+type together struct {
+	dest.Destination
+	n    int
+	mu   sync.Mutex
+	full chan struct{}
+}
+
+func (b *together) Read(ctx context.Context, key string, have dest.Tag) ([]byte, dest.Tag, error) {
+	data, tag, err := b.Destination.Read(ctx, key, have)
+	b.mu.Lock()
+	if b.n--; b.n == 0 {
+		close(b.full)
+	}
+	b.mu.Unlock()
+	<-b.full
+	return data, tag, err
+}
+
+// Two writers of one identity that claim an archive at one instant of their clocks are told
+// apart: the claim of one is the other's conflict, never its own.
+func TestCaseA03ClaimsOfOneInstant(t *testing.T) { onEach(t, testClaims) }
+
+func testClaims(t *testing.T, d dest.Destination) {
+	ctx := context.Background()
+	s := longStory(20)
+	mustBase(t, openWriter(t, d), s.base(6))
+	both := &together{Destination: d, n: 2, full: make(chan struct{})}
+	now := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
+	ws, errs := make([]*Writer, 2), make([]error, 2)
+	var wg sync.WaitGroup
+	for i := range ws {
+		wg.Go(func() {
+			ws[i], errs[i] = OpenWriter(ctx, writerConfig(both, func(c *WriterConfig) { c.Now = func() time.Time { return now } }))
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := ws[0].Manifest().Writer, ws[1].Manifest().Writer; a.Fence == b.Fence {
+		t.Fatalf("two writers have the archive: %+v and %+v", a, b)
+	}
+	for i, w := range ws {
+		_, errs[i] = w.Diff(ctx, s.diff(6, 9))
+	}
+	if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), ErrFenced) {
+		t.Fatalf("one goes on, and the other is fenced: %v", errs)
+	}
+}
+
 func TestCaseA04StoreWithoutConditionalWrites(t *testing.T) {
 	t.Parallel()
 	d := folder(t)

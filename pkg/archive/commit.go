@@ -66,7 +66,7 @@ func (w *Writer) claim(ctx context.Context) error {
 			c := *have
 			next = &c
 		}
-		next.Writer = WriterID{ID: w.cfg.ID, Fence: next.Writer.Fence + 1}
+		next.Writer = WriterID{ID: w.cfg.ID, Fence: next.Writer.Fence + 1, Life: newID()}
 		next.Commit++
 		next.History, next.Written = w.cfg.History, w.cfg.Now().UTC()
 		data, err := next.encode()

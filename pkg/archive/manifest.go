@@ -23,6 +23,10 @@ const ManifestName = "manifest.json"
 type WriterID struct {
 	ID    string `json:"id"`
 	Fence uint64 `json:"fence"` // each life has a greater one
+	// Life is random: two writers that claim an archive at one moment would otherwise write
+	// the same bytes, and each would take the other's claim for its own. Archives that were
+	// last claimed before there was one lack it.
+	Life string `json:"life,omitempty"`
 }
 
 // Kind is what an artifact is.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"github.com/tributary-dev/tributary/internal/node"
 	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/internal/testpg"
+	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/internal/tests3"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
@@ -164,12 +164,11 @@ func (r *running) write(t *testing.T, c *nodeconfig.Config) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := testport.TakeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // source returns a table's rows as PostgreSQL prints them: each column's text

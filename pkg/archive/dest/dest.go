@@ -41,8 +41,9 @@ type Destination interface {
 	Read(ctx context.Context, key string, have Tag) ([]byte, Tag, error)
 	// Swap replaces a small object if it still has the tag old, or makes it if old is
 	// empty and there is none; otherwise it fails with ErrConflict. A swap whose answer
-	// was lost is recognized: what is stored under the key is data. After any other
-	// error it may have been done or not, as reading it again tells.
+	// was lost is recognized: what is stored under the key is data. So data that several
+	// may swap in at once needs something of each one's own. After any other error it may
+	// have been done or not, as reading it again tells.
 	Swap(ctx context.Context, key string, old Tag, data []byte) (Tag, error)
 	// Stat tells an object's size and time. It fails with ErrNotExist.
 	Stat(ctx context.Context, key string) (Info, error)
