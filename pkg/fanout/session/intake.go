@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
-	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
 // Intake is the reading side of a node, over all its sessions: where each log
@@ -29,7 +28,7 @@ type Intake struct {
 	// shared are the sessions over which all logs come with one cursor, and scalars
 	// where each peer's shared log has been read to.
 	shared  map[*Reader]bool
-	scalars map[string]*wirepb.SharedCursor
+	scalars Scalars
 	vectors Told // what each peer was told
 	// own are the tables of the node's own logs, by origin, while what peers hold of
 	// them is read, and since is when that began.
@@ -80,7 +79,7 @@ const maxApply = 1 << 20
 func NewIntake(cfg IntakeConfig) *Intake {
 	return &Intake{
 		cfg: cfg, places: Places{}, applied: map[engine.LogID]bool{}, acked: map[engine.LogID]ackedAt{},
-		queues: map[string]*queue{}, via: map[string]*Reader{}, shared: map[*Reader]bool{}, scalars: map[string]*wirepb.SharedCursor{}, vectors: Told{}, own: map[string][]engine.TableName{},
+		queues: map[string]*queue{}, via: map[string]*Reader{}, shared: map[*Reader]bool{}, scalars: Scalars{}, vectors: Told{}, own: map[string][]engine.TableName{},
 	}
 }
 
@@ -95,7 +94,7 @@ func (in *Intake) Reset() {
 func (in *Intake) Places() Places { return in.places }
 
 // Scalars are where the node is in its peers' shared logs.
-func (in *Intake) Scalars() map[string]*wirepb.SharedCursor { return in.scalars }
+func (in *Intake) Scalars() Scalars { return in.scalars }
 
 // Vectors are what the node has told its peers of its places.
 func (in *Intake) Vectors() Told { return in.vectors }

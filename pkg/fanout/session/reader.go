@@ -31,7 +31,7 @@ type ReaderConfig struct {
 	// Places are where the reader is. The machine keeps them up to date once it is
 	// activated. Scalars are where it is in its peers' shared logs.
 	Places  Places
-	Scalars map[string]*wirepb.SharedCursor
+	Scalars Scalars
 	// Vectors are what the reader has told its peers of its places, by peer.
 	Vectors Told
 	// NoSnapshot refuses to be caught up by a snapshot.
@@ -77,6 +77,9 @@ type Place struct {
 	// below by way of another log.
 	Floor bool
 
+	// path is that by which the log is said to come, where it comes in shared logs: see
+	// Router. Nil where it is that of the session it is read over.
+	path   []string
 	copier *Reader         // that a baseline comes over
 	acked  *ackedAt        // how far the sink has got; nil for not known
 	handed map[uint32]bool // schemas that have been delivered
@@ -255,6 +258,9 @@ func NewReader(cfg ReaderConfig, now time.Time) (*Reader, []Action) {
 	}
 	if r.cfg.Vectors == nil {
 		r.cfg.Vectors = Told{}
+	}
+	if r.cfg.Scalars == nil {
+		r.cfg.Scalars = Scalars{}
 	}
 	if !cfg.Called {
 		r.send(r.hello(nil))
@@ -672,7 +678,24 @@ func (r *Reader) carry(c *incoming) {
 	if p := c.place; p.Known && p.Tables != nil && !r.shared.is(c.id) {
 		tables = p.Tables
 	}
-	r.deliver(c, &Delivery{Kind: DeliverCarry, Path: c.offer.Path, Compare: c.offer.Compare, Tables: tables})
+	path := c.offer.Path
+	if r.shared == nil {
+		c.place.path = nil
+	} else if c.place.path != nil {
+		path = c.place.path
+	}
+	r.deliver(c, &Delivery{Kind: DeliverCarry, Path: path, Compare: c.offer.Compare, Tables: tables})
+}
+
+// say says by which path a log comes that is read in shared logs.
+func (r *Reader) say(o *Offer) []Action {
+	p := r.places[o.Log]
+	if r.closed || p == nil || !p.Known || slices.Equal(p.path, o.Path) {
+		return nil
+	}
+	p.path = o.Path
+	r.out = append(r.out, Action{Deliver: &Delivery{Kind: DeliverCarry, Key: r.key(o.Log), From: r, place: p, Path: o.Path, Compare: o.Compare}})
+	return r.take()
 }
 
 // Applied says that there is room again for a log, as Place.Buffered says.
@@ -759,7 +782,7 @@ func (r *Reader) Retry(now time.Time, log engine.LogID) []Action {
 	}
 	o.retry, o.stopped = now, false
 	if r.shared != nil {
-		r.shared.skipped[log] = true // it is all asked for again
+		r.skip(log) // it is all asked for again
 	}
 	r.consider(now)
 	return r.take()

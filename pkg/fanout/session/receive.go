@@ -189,6 +189,9 @@ func (r *Reader) adverts(now time.Time, a *wirepb.Advert) error {
 			if log := wire.Log(l); seen[log] == nil {
 				delete(r.offers, log)
 				r.sorted = nil
+				if r.shared != nil {
+					r.skip(log)
+				}
 			}
 		}
 	}

@@ -102,6 +102,33 @@ func (rt *Router) Route(now time.Time, in *Intake, peers []Peer) {
 	for i := range peers {
 		in.cfg.Perform(peers[i].Session, peers[i].Session.Settle(now))
 	}
+	rt.say(in, peers)
+}
+
+// say says of the logs that come in shared logs by which path they come: by the
+// shortest that is offered now. What is read there comes over all of them at once, and a
+// path that is kept for longer than it is offered may since lead through this node, or
+// through one that is not sent the log for that reason.
+func (rt *Router) say(in *Intake, peers []Peer) {
+	best := map[engine.LogID]option{}
+	for i := range peers {
+		p := &peers[i]
+		if p.Session.shared == nil {
+			continue
+		}
+		for _, o := range p.Session.Offers() {
+			if !o.Wanted() || o.stopped || p.Reads != nil && !p.Reads(o) || in.Over(o.Log.Origin) != nil {
+				continue
+			}
+			have, ok := best[o.Log]
+			if !ok || cmp.Or(cmp.Compare(len(o.Path), len(have.offer.Path)), cmp.Compare(p.Order, have.peer.Order), cmp.Compare(p.Session.peer, have.peer.Session.peer)) < 0 {
+				best[o.Log] = option{peer: p, offer: o}
+			}
+		}
+	}
+	for _, log := range slices.SortedFunc(maps.Keys(best), compareLogs) {
+		in.cfg.Perform(best[log].peer.Session, best[log].peer.Session.say(best[log].offer))
+	}
 }
 
 func (rt *Router) choose(now time.Time, in *Intake, origin string, all []option) *Reader {

@@ -26,13 +26,33 @@ type sharing struct {
 	// comes once, and its log may be taken from here later.
 	schemas *Schemas
 	retry   time.Time
-	// skipped are logs of which something was passed over: they are read elsewhere,
-	// held, or not read at all for now.
+}
+
+// Scalar is where a node is in a peer's shared log. It outlives sessions, as a Place
+// does.
+type Scalar struct {
+	at *wirepb.SharedCursor // nil: all that the peer holds is asked for
+	// skipped are logs of which something was passed over before the cursor: here, where
+	// they are read elsewhere, held, or not read at all for now; or by the peer, where
+	// its path leads through this node.
 	skipped map[engine.LogID]bool
 }
 
+// Scalars are where a node is in its peers' shared logs.
+type Scalars map[string]*Scalar
+
+// of returns where the node is in a peer's.
+func (ss Scalars) of(peer string) *Scalar {
+	s := ss[peer]
+	if s == nil {
+		s = &Scalar{skipped: map[engine.LogID]bool{}}
+		ss[peer] = s
+	}
+	return s
+}
+
 func newSharing() *sharing {
-	return &sharing{logs: map[engine.LogID]*incoming{}, schemas: newSchemas(), skipped: map[engine.LogID]bool{}}
+	return &sharing{logs: map[engine.LogID]*incoming{}, schemas: newSchemas()}
 }
 
 // is reports whether a channel is that of the shared log.
@@ -42,7 +62,6 @@ func (s *sharing) is(channel uint32) bool { return s != nil && s.id != 0 && s.id
 func (s *sharing) drop(retry time.Time) {
 	s.id, s.retry, s.schemas = 0, retry, newSchemas()
 	clear(s.logs)
-	clear(s.skipped)
 }
 
 // Shared reports whether the pair has one cursor for all logs.
@@ -61,7 +80,7 @@ func (r *Reader) Offering(origin string) bool {
 // considerShared copies what has to be copied, and opens the shared log when that
 // is done.
 func (r *Reader) considerShared(now time.Time) {
-	s := r.shared
+	s, at := r.shared, r.cfg.Scalars.of(r.peer)
 	waits := false
 	newest := r.places.newest()
 	for _, o := range r.Offers() {
@@ -71,7 +90,9 @@ func (r *Reader) considerShared(now time.Time) {
 		if refused == nil && now.Before(o.retry) {
 			refused = o.Refused
 		}
-		o.Refused = refused
+		if o.Refused = refused; o.leftOut() {
+			at.skipped[o.Log] = true
+		}
 		p := r.places[o.Log]
 		c := r.channels[o.channel]
 		ours := o.Wanted() && !o.stopped && !r.elsewhere(o.Log.Origin)
@@ -79,10 +100,11 @@ func (r *Reader) considerShared(now time.Time) {
 			p.Lost = fmt.Sprintf("node %s holds log %s from %s only, and the reader is at %s", r.peer, o.Log, o.Oldest, p.Position)
 		}
 		needed := ours && (p == nil || !p.Known || p.Lost != "")
-		if ours && s.skipped[o.Log] && s.id != 0 { // what was passed over is wanted now
-			delete(r.cfg.Scalars, r.peer)
-			r.send(&wirepb.Unsubscribe{Channel: s.id})
-			s.drop(time.Time{})
+		if ours && !needed && at.skipped[o.Log] { // what was passed over is wanted now, if it has not come since
+			delete(at.skipped, o.Log)
+			if o.Compare(p.Position, o.Head) < 0 {
+				r.askAll()
+			}
 		}
 		switch {
 		case !r.active:
@@ -94,13 +116,40 @@ func (r *Reader) considerShared(now time.Time) {
 		}
 		waits = waits || needed && o.channel != 0
 	}
+	maps.DeleteFunc(at.skipped, func(log engine.LogID, _ bool) bool { // of no log that is read, or may be
+		return r.places[log] == nil && !r.offers[log].leftOut()
+	})
 	switch {
 	case !r.active:
 	case waits && s.id != 0:
 		r.send(&wirepb.Unsubscribe{Channel: s.id})
 		s.drop(time.Time{})
 	case !waits && s.id == 0 && r.complete && !now.Before(s.retry):
-		r.openShared(r.cfg.Scalars[r.peer])
+		r.openShared()
+	}
+}
+
+// leftOut reports whether the peer passes a log over, since it has come by way of this
+// node.
+func (o *Offer) leftOut() bool { return o != nil && o.Refused != nil && o.Refused.Code == RefusedLoop }
+
+// askAll gives up the channel and the cursor, so that all that the peer holds is asked
+// for.
+func (r *Reader) askAll() {
+	r.cfg.Scalars.of(r.peer).at = nil
+	if s := r.shared; s.id != 0 {
+		r.send(&wirepb.Unsubscribe{Channel: s.id})
+		s.drop(time.Time{})
+	}
+}
+
+// skip notes that something of a log was passed over.
+func (r *Reader) skip(log engine.LogID) { r.cfg.Scalars.of(r.peer).skipped[log] = true }
+
+// heard notes that the peer has a log up to a position.
+func (o *Offer) heard(at engine.Position) {
+	if o != nil && o.Compare(at, o.Head) > 0 {
+		o.Head = at
 	}
 }
 
@@ -108,12 +157,18 @@ func (r *Reader) elsewhere(origin string) bool {
 	return r.cfg.Elsewhere != nil && r.cfg.Elsewhere(origin)
 }
 
-// openShared opens the channel at a cursor, or, with none, with all that the peer
+// openShared opens the channel at the cursor, or, with none, with all that the peer
 // holds.
-func (r *Reader) openShared(at *wirepb.SharedCursor) {
-	s := r.shared
+func (r *Reader) openShared() {
+	s, from := r.shared, r.cfg.Scalars.of(r.peer)
+	at := from.at
 	r.last++
 	s.id, s.whole, s.left = r.last, at == nil, r.limit
+	if s.whole {
+		maps.DeleteFunc(from.skipped, func(log engine.LogID, _ bool) bool {
+			return r.offers[log] != nil && !r.offers[log].leftOut()
+		})
+	}
 	for _, p := range r.places {
 		s.left -= p.Buffered
 	}
@@ -134,6 +189,7 @@ func (r *Reader) copied(c *incoming) {
 	}
 	r.send(&wirepb.Unsubscribe{Channel: c.id})
 	r.drop(c)
+	delete(r.cfg.Scalars.of(r.peer).skipped, c.log)
 	r.considerShared(r.heard)
 }
 
@@ -199,8 +255,9 @@ func (r *Reader) sharedBatch(now time.Time, m *wirepb.Batch) error {
 	s.left -= n
 	what := blockRepeated
 	log := wire.Log(m.GetLog())
+	r.offers[log].heard(b.Position)
 	if c := r.part(log); c == nil {
-		s.skipped[log] = true
+		r.skip(log)
 	} else {
 		if what, err = r.block(c, b, n); err != nil {
 			return err
@@ -209,7 +266,7 @@ func (r *Reader) sharedBatch(now time.Time, m *wirepb.Batch) error {
 			return r.sharedHole(now, c)
 		}
 		if what == blockHole {
-			s.skipped[log] = true
+			r.skip(log)
 		}
 	}
 	if what != blockNext {
@@ -221,10 +278,10 @@ func (r *Reader) sharedBatch(now time.Time, m *wirepb.Batch) error {
 }
 
 func (r *Reader) sharedProgress(now time.Time, m *wirepb.Progress) error {
-	s := r.shared
 	log := wire.Log(m.GetLog())
+	r.offers[log].heard(engine.Position(m.GetThrough()))
 	if c := r.part(log); c == nil {
-		s.skipped[log] = true
+		r.skip(log)
 	} else {
 		what, err := r.passed(c, m)
 		if err != nil {
@@ -234,7 +291,7 @@ func (r *Reader) sharedProgress(now time.Time, m *wirepb.Progress) error {
 			return r.sharedHole(now, c)
 		}
 		if what == blockHole {
-			s.skipped[log] = true
+			r.skip(log)
 		}
 	}
 	r.reached(m.GetShared())
@@ -243,23 +300,20 @@ func (r *Reader) sharedProgress(now time.Time, m *wirepb.Progress) error {
 
 // reached notes how far the shared log has been read.
 func (r *Reader) reached(at *wirepb.SharedCursor) {
-	if at != nil && r.cfg.Scalars != nil {
-		r.cfg.Scalars[r.peer] = at
+	if at != nil {
+		r.cfg.Scalars.of(r.peer).at = at
 	}
 }
 
 // sharedHole: a log has a hole in the shared log. All that the peer holds is asked
 // for once; what is not there either has to be copied.
 func (r *Reader) sharedHole(now time.Time, c *incoming) error {
-	s := r.shared
 	c.place.Counts.Holes++
-	delete(r.cfg.Scalars, r.peer)
-	r.send(&wirepb.Unsubscribe{Channel: s.id})
-	if s.whole {
+	if r.shared.whole && !r.cfg.Scalars.of(r.peer).skipped[c.log] {
 		c.place.Lost = fmt.Sprintf("node %s no longer holds position %s of log %s", r.peer, c.place.Position, c.log)
 	}
 	c.place.Parts = 0
-	s.drop(time.Time{})
+	r.askAll()
 	r.considerShared(now)
 	return nil
 }

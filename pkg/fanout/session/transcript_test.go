@@ -36,9 +36,11 @@ import (
 //	                                transactions of one change each, a block each
 //	trim log=.. to=..               the log's older entries go
 //	drop log=.. | replace log=.. by=..
+//	reroute log=.. path=(a,b)       it comes to the node by another way
 //	forget                          the node forgets the vectors of its readers
-//	session [reader=b] [holder=b@1] [notree] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)]
-//	                                a new session; the reader keeps its places
+//	session [reader=b] [shared] [holder=b@1] [notree] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)]
+//	                                a new session; the reader keeps its places; shared: one
+//	                                cursor for all logs
 //	activate                        the reader subscribes
 //	talk                            deliver frames until both are quiet
 //	pull [n=1]                      the writer reads n times from its node
@@ -49,13 +51,14 @@ import (
 //	above r@1=..                    what the reader knows of those above it
 //	untaken log=..                  the reader cannot take in the baseline that has come
 //	applied log=.. bytes=n | ack log=.. at=.. [durable] | window bytes=n
+//	elsewhere log=.. at=..          the reader has got there by way of another session
 //	pass time=1s                    time passes for both
 //	drain
 //	to-writer, to-reader            a frame in prototext, or (raw) bytes in hex
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &stage{now: time.Unix(1000, 0), places: session.Places{}, told: session.Told{}, vectors: session.NewVectors(0)}
+		s := &stage{now: time.Unix(1000, 0), places: session.Places{}, told: session.Told{}, scalars: session.Scalars{}, vectors: session.NewVectors(0)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.out.Reset()
 			s.run(t, d)
@@ -88,6 +91,8 @@ type stage struct {
 	toR     []*wirepb.Frame
 	places  session.Places
 	told    session.Told
+	scalars session.Scalars
+	merged  *session.Merged
 	vectors *session.Vectors
 	begun   map[uint32]int // frames of a snapshot given
 	tree    bool
@@ -162,6 +167,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	switch d.Cmd {
 	case "node":
 		s.id, s.picked, s.logs = arg(d, "id", "a"), arg(d, "provider", ""), nil
+		s.merged = session.NewMerged(s.id, 1)
 	case "forget":
 		s.vectors = session.NewVectors(0)
 	case "log":
@@ -234,6 +240,8 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	case "drop":
 		log := logOf(arg(d, "log", ""))
 		s.logs = slices.DeleteFunc(s.logs, func(l *toyLog) bool { return l.served.Log == log })
+	case "reroute":
+		s.find(logOf(arg(d, "log", ""))).served.Path = list(d, "path")
 	case "replace":
 		l := s.find(logOf(arg(d, "log", "")))
 		l.served.Log, l.blocks = logOf(arg(d, "by", "")), nil
@@ -258,6 +266,8 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		s.r.Ack(engine.CursorKey{Log: logOf(arg(d, "log", ""))}, engine.Position(arg(d, "at", "")), d.HasArg("durable"))
 	case "rewind":
 		s.actions(s.r.Rewind(s.now, logOf(arg(d, "log", "")), engine.Position(arg(d, "to", "")), 0))
+	case "elsewhere":
+		s.places[logOf(arg(d, "log", ""))].Position = engine.Position(arg(d, "at", ""))
 	case "pass":
 		dt, err := time.ParseDuration(arg(d, "time", ""))
 		if err != nil {
@@ -283,7 +293,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	default:
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
-	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace") {
+	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace" || d.Cmd == "reroute") {
 		s.outputs(s.w.Serve(s.serve()))
 	}
 }
@@ -304,6 +314,7 @@ func (s *stage) serve() []session.Served {
 	for _, l := range s.logs {
 		all = append(all, l.served)
 	}
+	s.merged.Advance(all)
 	return all
 }
 
@@ -359,7 +370,7 @@ func (s *stage) session(d *datadriven.TestData) {
 	}
 	s.w = session.NewWriter(session.WriterConfig{
 		Holders: holders, Floor: floor,
-		NodeID: s.id, Software: "toy",
+		NodeID: s.id, Software: "toy", Basic: d.HasArg("shared"), Merged: s.merged,
 		Held: func(node string) (e engine.Epoch, t engine.Time) {
 			for _, l := range s.logs {
 				if strings.HasPrefix(l.served.Log.Origin, node+"#") {
@@ -376,7 +387,7 @@ func (s *stage) session(d *datadriven.TestData) {
 	s.r, acts = session.NewReader(session.ReaderConfig{
 		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Scope: scopeOf(d), Compare: engine.CompareLSN,
 		Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
-		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places, Vectors: s.told,
+		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places, Vectors: s.told, Scalars: s.scalars,
 		Holder: arg(d, "holder", ""), Above: func(engine.LogID) session.Holdings { return s.above },
 	}, s.now)
 	s.actions(acts)
