@@ -112,7 +112,7 @@ func TestPlanted(t *testing.T) {
 		{originMark, "state", func(seed uint64) *Plan { return newPlan(seed, options{}) }},
 		{anyScope, "state", func(seed uint64) *Plan { return newPlan(seed, options{scopes: true}) }},
 		{noFence, "epoch", comesBack},
-		{oneOfOther, "stuck", func(seed uint64) *Plan { return newPlan(seed, options{basic: true}) }},
+		{oneOfOther, "stuck", func(seed uint64) *Plan { return newPlan(seed, options{basic: true, nodes: 6}) }},
 		{noPolicy, "policy", func(seed uint64) *Plan { return newPlan(seed, options{policy: engine.OriginOwnsKey}) }},
 		{earlyEpoch, "kept", restored},
 	} {
