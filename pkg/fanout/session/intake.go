@@ -290,6 +290,9 @@ func (in *Intake) Done(now time.Time, origin string, batch []*Delivery, err erro
 	in.free(batch)
 	if err == nil {
 		q.held, q.holds = nil, 0
+		if kind == DeliverCommit {
+			batch[0].place.before, batch[0].place.had = nil, false
+		}
 		if kind == DeliverCommit || kind == DeliverBlock || kind == DeliverProgress {
 			in.applied[log] = true
 		}
@@ -323,6 +326,9 @@ func (in *Intake) holds(q *queue, now time.Time, batch []*Delivery, err error) b
 			p.Position, p.Time, p.Parts, p.handed = batch[0].Block.Prev, 0, 0, nil
 		default:
 			p.Lost, p.Parts, p.handed = cmp.Or(p.Lost, "its baseline could not be taken in"), 0, nil
+			if p.had { // what it was to bring is not here, and must not be offered on
+				p.Tables, p.before, p.had = p.before, nil, false
+			}
 		}
 		q.resubmit, q.stopped = log, batch[0].From
 		in.cfg.Perform(q.stopped, q.stopped.Stop(now, log))

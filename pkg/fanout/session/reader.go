@@ -79,7 +79,11 @@ type Place struct {
 
 	// path is that by which the log is said to come, where it comes in shared logs: see
 	// Router. Nil where it is that of the session it is read over.
-	path   []string
+	path []string
+	// before are the Tables of before a baseline that has come whole, until the sink has
+	// committed it; had says that there is one.
+	before []engine.TableName
+	had    bool
 	copier *Reader         // that a baseline comes over
 	acked  *ackedAt        // how far the sink has got; nil for not known
 	handed map[uint32]bool // schemas that have been delivered

@@ -527,6 +527,9 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	default:
 		p.Counts.Snapshots++
 	}
+	if !p.had {
+		p.before, p.had = p.Tables, true
+	}
 	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, max(p.Time, t), true, 0, "", "", c.spec.Tables
 	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
 	p.copier = nil

@@ -1,0 +1,93 @@
+package session_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wire"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
+)
+
+// A table that a baseline was to bring is not offered on if the sink could not take the
+// baseline in, though it had come whole: who reads the log here would take it for empty.
+func TestUntakenBaselineBringsNoTables(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	log := engine.LogID{Origin: "o#own", Epoch: 5}
+	var in *session.Intake
+	var carried [][]engine.TableName
+	var channel uint32 // of the last Subscribe
+	perform := func(_ *session.Reader, acts []session.Action) {
+		for _, a := range acts {
+			switch {
+			case a.Frame.GetSubscribe() != nil:
+				channel = a.Frame.GetSubscribe().GetChannel()
+			case a.Deliver != nil:
+				if a.Deliver.Kind == session.DeliverCarry {
+					carried = append(carried, a.Deliver.Tables)
+				}
+				in.Add(a.Deliver)
+			case a.Close != nil:
+				t.Fatalf("the session ends: %v", a.Close)
+			}
+		}
+	}
+	in = session.NewIntake(session.IntakeConfig{Compare: engine.CompareLSN, Hold: true, Perform: perform})
+	had, all := tablesOf([]string{"t"}), tablesOf([]string{"t", "u"})
+	in.Places()[log] = &session.Place{Position: "0/10", Known: true, Tables: had, Compare: engine.CompareLSN}
+	r, acts := session.NewReader(session.ReaderConfig{NodeID: "me", Compare: engine.CompareLSN, Window: 1000, Places: in.Places()}, now)
+	in.Use(r)
+	perform(r, acts)
+	perform(r, r.Activate(now))
+	take := func(f *wirepb.Frame) { perform(r, r.Frame(now, f)) }
+	baseline := func() {
+		take(&wirepb.Frame{Kind: &wirepb.Frame_Subscribed{Subscribed: &wirepb.Subscribed{Channel: channel, Log: wire.FromLog(log), Mode: wirepb.Mode_MODE_SNAPSHOT}}})
+		take(&wirepb.Frame{Kind: &wirepb.Frame_SnapshotBegin{SnapshotBegin: &wirepb.SnapshotBegin{
+			Channel: channel, At: wire.FromCursor("0/10", 10), Tables: []*wirepb.SnapshotTable{{Table: wire.FromTable(all[0])}, {Table: wire.FromTable(all[1])}},
+		}}})
+		take(&wirepb.Frame{Kind: &wirepb.Frame_SnapshotEnd{SnapshotEnd: &wirepb.SnapshotEnd{
+			Channel: channel, Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(log), Cursor: wire.FromCursor("0/10", 10)}},
+		}}})
+	}
+	apply := func(commit error) { // whatever waits
+		now = now.Add(time.Minute)
+		for batch := in.Next(now, log.Origin); batch != nil; batch = in.Next(now, log.Origin) {
+			var err error
+			if batch[0].Kind == session.DeliverCommit {
+				err = commit
+			}
+			if err := in.Done(now, log.Origin, batch, err); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last := func(what string, want []engine.TableName) {
+		t.Helper()
+		if have := carried[len(carried)-1]; !slices.Equal(have, want) {
+			t.Errorf("%s: the log is carried with %v; want %v", what, have, want)
+		}
+	}
+	take(&wirepb.Frame{Kind: &wirepb.Frame_Hello{Hello: &wirepb.Hello{MinVersion: 1, Version: 1, NodeId: "a", Capabilities: []string{session.CapOriginCursors}}}})
+	take(&wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{
+		Log: wire.FromLog(log), Path: []string{"a", "o"}, Oldest: "0/10", Head: wire.FromCursor("0/10", 10), Tables: wire.FromTables(all),
+	}}}}})
+	last("before the baseline", had)
+	for range 2 {
+		baseline()
+		apply(errors.New("no space left on device"))
+		was := channel
+		if apply(nil); channel == was {
+			t.Fatal("the baseline is not asked for again")
+		}
+		last("the baseline could not be taken in", had)
+	}
+	baseline()
+	apply(nil)
+	if have := in.Places()[log].Tables; !slices.Equal(have, all) {
+		t.Errorf("after the baseline: the log has %v; want %v", have, all)
+	}
+}
