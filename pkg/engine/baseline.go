@@ -518,6 +518,17 @@ func (b *baseline) merge(tx Tx, table TableName, net *netChanges) error {
 	return nil
 }
 
+// mayRetire reports whether retire can find anything in a table. It is asked before the
+// baseline is merged, whose own rows stand: that of an origin that is new costs no look at
+// what others have written.
+func (b *baseline) mayRetire(tx Tx, table TableName) bool {
+	may := tx.MayHold(table, b.log.Origin)
+	for origin := range b.marks {
+		may = may || tx.MayHold(table, origin)
+	}
+	return may
+}
+
 // retire makes tombstones of the rows that a table would hold, and does not.
 func (b *baseline) retire(tx Tx, table TableName, net *netChanges) error {
 	stage, rec := b.stages[table], b.source.recorder()
@@ -586,12 +597,16 @@ func replacing(tx Tx, table TableName, put func(*Record) error, by func(*Record)
 // enter brings what has been staged into the state, and what follows it, and
 // returns the cursor after that.
 func (b *baseline) enter(tx Tx, net *netChanges, compare Comparator, cursor Cursor) (Cursor, error) {
-	var retire []TableName
+	var whole, retire []TableName
 	for _, table := range b.spec.Tables {
+		had := b.mayRetire(tx, table)
 		if err := b.merge(tx, table, net); err != nil {
 			return cursor, err
 		}
-		if !b.adopted && b.whole(table) { // else what is absent is unchanged
+		if b.adopted || !b.whole(table) { // what is absent is unchanged
+			continue
+		}
+		if whole = append(whole, table); had {
 			retire = append(retire, table)
 		}
 	}
@@ -607,7 +622,7 @@ func (b *baseline) enter(tx Tx, net *netChanges, compare Comparator, cursor Curs
 	if b.spec.Gap != "" && b.source.recorder() != nil {
 		b.source.recorder().Gap(b.spec.Gap)
 	}
-	return cursor, b.cover(retire)
+	return cursor, b.cover(whole)
 }
 
 // cover tells a recorder what stands.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -495,11 +496,13 @@ func nodeOver(id string, st engine.Store) *engine.Engine {
 	return engine.New(engine.Options{NodeID: id, Store: st, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// watched is a store whose commits a test can look into, hold up and fail.
+// watched is a store whose commits a test can look into, hold up and fail, and which counts
+// the records that transactions look at one after the other.
 type watched struct {
 	engine.Store
 	before func() error // nil, or called in Commit before anything is committed
 	after  func()       // nil, or called in Commit after it
+	seen   atomic.Int64 // records
 }
 
 func (w *watched) Begin(ctx context.Context) (engine.Tx, error) {
@@ -510,6 +513,10 @@ func (w *watched) Begin(ctx context.Context) (engine.Tx, error) {
 type watchedTx struct {
 	engine.Tx
 	w *watched
+}
+
+func (t *watchedTx) Scan(table engine.TableName, from []byte, fn func(*engine.Record) bool) error {
+	return t.Tx.Scan(table, from, func(r *engine.Record) bool { t.w.seen.Add(1); return fn(r) })
 }
 
 func (t *watchedTx) Commit() error {

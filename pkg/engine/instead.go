@@ -23,6 +23,13 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 	}
 	e.mu.Unlock()
 	for _, table := range tables {
+		may := false
+		for origin := range origins {
+			may = may || tx.MayHold(table, origin)
+		}
+		if !may {
+			continue
+		}
 		stage := b.stages[table]
 		put := func(g *Record) error { net.add(g); return tx.Put(g) }
 		err := replacing(tx, table, put, func(r *Record) ([]Record, error) {

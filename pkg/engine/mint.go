@@ -175,8 +175,12 @@ func (w *minting) tables(t *Transaction) (*netChanges, error) {
 			return nil, err
 		}
 		for _, table := range b.spec.Tables {
+			had := b.mayRetire(w.tx, table)
 			if err := b.merge(w.tx, table, net); err != nil {
 				return nil, err
+			}
+			if !had {
+				continue
 			}
 			if err := b.retire(w.tx, table, net); err != nil {
 				return nil, err

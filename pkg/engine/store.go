@@ -130,7 +130,7 @@ type Tx interface {
 	// Remove takes a record out, leaving no tombstone.
 	Remove(table TableName, key []byte) error
 	// MayHold reports whether a record of a table can be one that an origin has written:
-	// false only if the store has never had one.
+	// false only if the store has never had one. Those of a stage count once it is adopted.
 	MayHold(table TableName, origin string) bool
 	// SetTruncated records the newest truncate of table by s.Origin.
 	SetTruncated(table TableName, s Stamp) error

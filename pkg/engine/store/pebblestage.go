@@ -29,6 +29,7 @@ func (p *Pebble) NewStage(name engine.TableName) engine.Stage {
 		s.table = &diskTable{name: name, num: p.nextTable.Add(1)}
 		s.w = newRowWriter(p)
 		s.w.fresh[s.table.num] = true
+		s.w.shape.staged = map[uint32]struct{}{}
 	}
 	return s
 }
@@ -143,6 +144,7 @@ func (s *diskStage) spend() (*diskTable, error) {
 		return nil, engine.ErrClosed
 	}
 	t := s.table
+	s.p.shapes.hold(s.w.shape.staged)
 	s.end()
 	return t, nil
 }

@@ -210,11 +210,21 @@ func (s *shapes) number(log engine.LogID, schema *engine.Schema, record bool) (n
 	return n
 }
 
+// hold notes that the records of a stage are the state's.
+func (s *shapes) hold(staged map[uint32]struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := range staged {
+		s.holds(n)
+	}
+}
+
 // shapeCache remembers the last shape of one writer.
 type shapeCache struct {
 	last   shape
 	n      uint32
 	record bool
+	staged map[uint32]struct{} // of a stage: what its records have; nil of others
 }
 
 // number returns the number of a shape.
@@ -229,7 +239,10 @@ func (c *shapeCache) forRecord(s *shapes, log engine.LogID, schema *engine.Schem
 
 func (c *shapeCache) give(s *shapes, log engine.LogID, schema *engine.Schema, record bool) uint32 {
 	if c.last.schema != schema || c.last.log != log || record && !c.record {
-		c.last, c.n, c.record = shape{log, schema}, s.number(log, schema, record), record
+		c.last, c.n, c.record = shape{log, schema}, s.number(log, schema, record && c.staged == nil), record
+		if c.staged != nil {
+			c.staged[c.n] = struct{}{}
+		}
 	}
 	return c.n
 }

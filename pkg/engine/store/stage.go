@@ -19,7 +19,7 @@ type stage struct {
 
 // NewStage starts a staged table.
 func (m *Memory) NewStage(name engine.TableName) engine.Stage {
-	s := &stage{m: m, name: name}
+	s := &stage{m: m, name: name, shape: shapeCache{staged: map[uint32]struct{}{}}}
 	if !m.isClosed() {
 		s.table = newTable(name, m.shapes)
 	}
@@ -105,6 +105,7 @@ func (s *stage) spend() (*table, error) {
 	t := s.table
 	s.table = nil
 	s.count(0)
+	s.m.shapes.hold(s.shape.staged)
 	return t, nil
 }
 

@@ -383,8 +383,8 @@ func testRemove(t *testing.T, open Open) {
 	})
 }
 
-// What a table may hold of an origin is known from the first record on, staged ones
-// too, and said no other of.
+// What a table may hold of an origin is known from the first record on, and said of no
+// other: a stage is none of the state's before it is adopted.
 func testMayHold(t *testing.T, open Open) {
 	h := start(t, open, Options{})
 	h.commit(func(tx engine.Tx) {
@@ -402,6 +402,7 @@ func testMayHold(t *testing.T, open Open) {
 	h.must(st.Put([]engine.Record{*r}))
 	h.commit(func(tx engine.Tx) {
 		h.equal(tx.MayHold(tableA, logX.Origin), true, "in a later transaction")
+		h.equal(tx.MayHold(tableA, "staged"), false, "of a stage")
 		h.must(tx.Adopt(st))
 		h.equal(tx.MayHold(tableA, "staged"), true, "of a stage that is adopted")
 	})
