@@ -547,6 +547,11 @@ func TestCaseR03(t *testing.T) {
 	if l, _ := v.Log(info.ID); l.Changes != 50 {
 		t.Errorf("50 changes came by 4 paths, and %d are in the log", l.Changes)
 	}
+	for _, l := range e.Status().Logs {
+		if l.ID == info.ID && l.Repeated != 150 {
+			t.Errorf("50 changes came by 4 paths, and %d are counted as repeated", l.Repeated)
+		}
+	}
 }
 
 // R08: a long tail that is here already comes again: nothing of it is looked at or

@@ -17,6 +17,62 @@ import (
 
 var counting = map[engine.TableName]relay.Delivery{hits: relay.Counted}
 
+// A leaf's wall clock steps back an hour across a restart, and it writes on: its clock goes
+// on above what it was, in the same epoch, and all that it writes comes to the root.
+func TestCaseR02(t *testing.T) {
+	t.Parallel()
+	st, err := store.OpenPebble(store.PebbleOptions{Dir: "/leaf", FS: vfs.NewMem(), BlockCacheBytes: 1 << 20, MemTableBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = st.Close() }()
+	l := newLeafWith(t, "leaf", st, true, func() time.Time { return time.Now().Add(time.Hour) })
+	cfg := relay.Config{Window: soon}
+	a := newRelay(t, "a", nil, cfg, l)
+	root := newRelay(t, "root", nil, cfg, a)
+	writes := func(v int) {
+		t.Helper()
+		for id := range 5 {
+			l.write(ingest.Put, readings, "leaf", l.id, "id", id, "v", v)
+			l.write(ingest.Put, events, "leaf", l.id, "id", id, "v", v)
+		}
+	}
+	reads := func() {
+		t.Helper()
+		want := union(l)
+		for _, n := range []*node{a, root} {
+			n.until("it holds what the leaf holds", func() bool { return union(n) == want })
+		}
+	}
+	writes(1)
+	reads()
+	last := engine.TimeOf(time.Now().Add(50 * time.Minute))
+	was := l.own
+	l.end()
+	l = newLeafWith(t, "leaf", st, true, nil)
+	defer l.end()
+	if l.own != was {
+		t.Errorf("the leaf's log was %s, and is %s", was, l.own)
+	}
+	a = a.again(func(id string, st engine.Store) *node { return newRelay(t, id, st, cfg, l) })
+	root = root.again(func(id string, st engine.Store) *node { return newRelay(t, id, st, cfg, a) })
+	writes(2)
+	l.write(ingest.Delete, readings, "leaf", l.id, "id", 3)
+	reads()
+	v := root.View()
+	defer v.Close()
+	for _, table := range []engine.TableName{readings, events} {
+		if err := v.Scan(table, nil, func(r *engine.Record) bool {
+			if r.Stamp.Time <= last {
+				t.Errorf("a write of %s has the time %s, of a clock that has been an hour ahead", table, r.Stamp.Time.Wall())
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // An increment that comes again, by a second parent, by one that begins anew, and to a
 // root that reads all from the beginning, counts once.
 func TestCaseR04(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	ft "github.com/tributary-dev/tributary/pkg/fanout/fanouttest"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
+	"github.com/tributary-dev/tributary/pkg/relay"
 )
 
 // logStatus returns what a node says of an origin's log.
@@ -282,11 +283,12 @@ func (s *spoilingSink) ApplyBlocks(ctx context.Context, key engine.CursorKey, bl
 
 // R13: what comes of one log cannot be read: that log is held where it is, and says
 // so; the others go on, over the same session; and it goes on when what comes is
-// whole. So it is in a mesh, with one cursor for all logs, and below one node.
+// whole. So it is in a mesh, with one cursor for all logs, below one node, and at a relay,
+// which gathers what its leaves send.
 func TestCaseR13(t *testing.T) {
 	t.Parallel()
-	member := func(change func(*client.Config)) func(*testing.T, *ft.Node, *spoiling) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
-		return func(t *testing.T, hub *ft.Node, s *spoiling) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
+	member := func(change func(*client.Config)) func(*testing.T, *spoiling, *ft.Node, ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
+		return func(t *testing.T, s *spoiling, hub *ft.Node, _ ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
 			var mesh *client.Mesh
 			n := ft.MemberWith(t, "n", ft.Options{}, func(m *client.Mesh) map[string]engine.SyncSource {
 				mesh, s.SyncSource = m, m
@@ -301,8 +303,8 @@ func TestCaseR13(t *testing.T) {
 			}
 		}
 	}
-	child := func(change func(*client.Config)) func(*testing.T, *ft.Node, *spoiling) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
-		return func(t *testing.T, hub *ft.Node, s *spoiling) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
+	child := func(change func(*client.Config)) func(*testing.T, *spoiling, *ft.Node, ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
+		return func(t *testing.T, s *spoiling, hub *ft.Node, _ ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
 			up := ft.Source(t, "n", change, hub)
 			s.SyncSource = up
 			return ft.Start(t, "n", ft.Options{}, map[string]engine.SyncSource{"up": s}), func() ([]client.LogPlace, time.Time) {
@@ -311,9 +313,27 @@ func TestCaseR13(t *testing.T) {
 			}
 		}
 	}
+	above := func(t *testing.T, s *spoiling, _ *ft.Node, leaves ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)) {
+		r, err := relay.New(relay.Config{Window: 20 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mesh *client.Mesh
+		n := ft.MemberWith(t, "n", ft.Options{Relay: r, Use: ft.Durable(t)}, func(m *client.Mesh) map[string]engine.SyncSource {
+			mesh, s.SyncSource = m, m
+			return map[string]engine.SyncSource{"mesh": s}
+		}, func(c *client.Config) { c.Minted, c.Holder, c.Above = true, relay.Holder("n", 1), r.Acks })
+		mesh.SetPeers(ft.Peers(leaves...), client.Policy{})
+		return n, func() (logs []client.LogPlace, since time.Time) {
+			for _, l := range mesh.Status().Logs {
+				logs = append(logs, l.LogPlace)
+			}
+			return logs, mesh.Status().Peers[len(leaves)-1].Since // of the one whose log is held
+		}
+	}
 	basic := func(c *client.Config) { c.Basic = true }
-	for name, start := range map[string]func(*testing.T, *ft.Node, *spoiling) (*ft.Node, func() ([]client.LogPlace, time.Time)){
-		"mesh": member(nil), "mesh, shared cursor": member(basic), "child": child(nil), "child, shared cursor": child(basic),
+	for name, start := range map[string]func(*testing.T, *spoiling, *ft.Node, ...*ft.Node) (*ft.Node, func() ([]client.LogPlace, time.Time)){
+		"mesh": member(nil), "mesh, shared cursor": member(basic), "child": child(nil), "child, shared cursor": child(basic), "relay": above,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -338,7 +358,7 @@ func TestCaseR13(t *testing.T) {
 			shows(hub, "good", "0")
 			shows(hub, "bad", "0")
 			s := &spoiling{origin: "z#own"}
-			n, status := start(t, hub, s)
+			n, status := start(t, s, hub, a, z)
 			shows(n, "good", "0")
 			shows(n, "bad", "0")
 			_, since := status()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	ft "github.com/tributary-dev/tributary/pkg/fanout/fanouttest"
+	"github.com/tributary-dev/tributary/pkg/fanout/server"
 	fanout "github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 	"github.com/tributary-dev/tributary/pkg/relay"
@@ -210,19 +213,7 @@ func TestLeafDials(t *testing.T) {
 	leaf, known := ft.Leaf(t, "leaf", o, "a")
 	parent, m := ft.Root(t, "a")
 	m.SetPeers([]client.MeshPeer{{ID: "leaf"}}, client.Policy{})
-	d, err := client.NewDialer(client.Config{
-		NodeID: "leaf", Name: "parents", Logger: ft.Logger("leaf"),
-		Serve: func(ctx context.Context, from fanout.Caller, stream *fanout.Sender, end func(error)) (func(*wirepb.Frame) error, error) {
-			return leaf.Server.Join(ctx, from, stream, end)
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.SetPeers(ft.Peers(parent))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	_, end := dialling(t, leaf, parent)
 	ft.Converged(t, o, ft.Table("t"), parent)
 	o.Put("k", "v")
 	ft.Converged(t, o, ft.Table("t"), parent)
@@ -233,9 +224,122 @@ func TestLeafDials(t *testing.T) {
 		}
 		return nil
 	})
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	end()
+}
+
+// dialling makes a leaf dial its parents, until the test or the leaf ends.
+func dialling(t *testing.T, leaf *ft.Node, parents ...*ft.Node) (d *client.Dialer, end func()) {
+	t.Helper()
+	d, err := client.NewDialer(client.Config{
+		NodeID: leaf.ID, Name: "parents", Logger: ft.Logger(leaf.ID),
+		Serve: func(ctx context.Context, from fanout.Caller, stream *fanout.Sender, end func(error)) (func(*wirepb.Frame) error, error) {
+			return leaf.Server.Join(ctx, from, stream, end)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.SetPeers(ft.Peers(parents...))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return d, end
+}
+
+// The leaves of a relay come all at once (R20): it lets them in at a bounded rate and tells
+// the others when to come, they do, and all is read of all. Meanwhile it goes on: a leaf
+// that was there before is read, and the root above gets what it writes.
+func TestCaseR20Leaves(t *testing.T) {
+	t.Parallel()
+	const storm, rate = 20, 2
+	r, err := relay.New(fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, m := ft.Member(t, "relay", ft.Options{Relay: r, Use: ft.Durable(t), Server: server.Config{AdmitRate: rate}}, nil, func(c *client.Config) {
+		c.Minted, c.Holder, c.Above = true, relay.Holder("relay", 1), r.Acks
+		c.Told = func(s fanout.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
+	})
+	root, rm := ft.Root(t, "root")
+	rm.SetPeers(ft.Peers(parent), client.Policy{})
+	origin := func() *ft.Origin { return ft.NewOrigin(0, "t") }
+	own := origin()
+	before, _ := ft.Leaf(t, "before", own, "root")
+	peers := []client.MeshPeer{{ID: "before"}}
+	var leaves []*ft.Node
+	var origins []*ft.Origin
+	for i := range storm {
+		o := origin()
+		o.Put(fmt.Sprint("of leaf ", i), "1")
+		leaf, _ := ft.Leaf(t, fmt.Sprint("leaf", i), o, "root")
+		leaves, origins = append(leaves, leaf), append(origins, o)
+		peers = append(peers, client.MeshPeer{ID: leaf.ID})
+	}
+	m.SetPeers(peers, client.Policy{})
+	was, _ := dialling(t, before, parent)
+	own.Put("before", "1")
+	holds := func(key, value string) {
+		t.Helper()
+		ft.Eventually(t, time.Minute, func() error {
+			if got := root.Rows(ft.Table("t"))[key]; got != value {
+				return fmt.Errorf("the root has %q of %q, want %q", got, key, value)
+			}
+			return nil
+		})
+	}
+	holds("before", "1")
+	since := was.Peers()[0].Since
+
+	began := time.Now()
+	var dialers []*client.Dialer
+	for _, leaf := range leaves {
+		d, _ := dialling(t, leaf, parent)
+		dialers = append(dialers, d)
+	}
+	told := map[int]bool{}
+	attached := func() (n int) {
+		for i, d := range dialers {
+			switch p := d.Peers()[0]; {
+			case p.Connected:
+				n++
+			case strings.Contains(p.Error, "come back in"):
+				told[i] = true
+			}
+		}
+		return n
+	}
+	own.Put("before", "during")
+	ft.Eventually(t, 2*time.Minute, func() error {
+		n := attached()
+		if float64(n) > 2*rate+rate*time.Since(began).Seconds() { // twice as many may come at once
+			t.Fatalf("%d leaves have been let in after %s, at %d in a second", n, time.Since(began), rate)
+		}
+		if n < storm {
+			return fmt.Errorf("%d of %d leaves are attached", n, storm)
+		}
+		return nil
+	})
+	took := time.Since(began)
+	t.Logf("%d leaves within %s; %d were seen to be told when to come", storm, took, len(told))
+	if len(told) == 0 && took < 2*(storm-2*rate)/rate*time.Second { // else the machine is slower than the rate
+		t.Error("nobody was told to wait")
+	}
+	holds("before", "during")
+	if now := was.Peers()[0]; !now.Connected || !now.Since.Equal(since) {
+		t.Errorf("the leaf that was there before had its session since %s, and now: %+v", since, now)
+	}
+	for i, o := range origins {
+		o.Put(fmt.Sprint("of leaf ", i), "2")
+	}
+	for i := range storm {
+		holds(fmt.Sprint("of leaf ", i), "2")
 	}
 }
 
@@ -335,4 +439,121 @@ func TestLateParent(t *testing.T) {
 	if g := ar.Stats().Gap; g.Why != "" {
 		t.Errorf("a gap is said: %s", g.Why)
 	}
+}
+
+// A relay's cursor for a leaf is far on, and the leaf's store is wiped (R01): the relay goes
+// on in the new epoch from its beginning, and what the leaf has no more goes, here and at the
+// root. Nobody is said to be caught up with what is lacking.
+func TestCaseR01Leaf(t *testing.T) {
+	t.Parallel()
+	o := ft.NewOrigin(0, "t")
+	leaf, _ := ft.Leaf(t, "leaf", o, "root")
+	a, am, _ := ft.Relay(t, "a", fast)
+	am.SetPeers(ft.Peers(leaf), client.Policy{})
+	root, rm, _ := ft.Relay(t, "root", relay.Config{Window: -1})
+	rm.SetPeers(ft.Peers(a), client.Policy{})
+	for i := range 995 {
+		o.Put(fmt.Sprint("k", i), "before")
+	}
+	ft.Converged(t, o, ft.Table("t"), a, root)
+	old, _ := logStatus(a, "leaf#own")
+	leaf.Stop()
+	again := ft.NewOrigin(0, "t")
+	for i := range 80 {
+		again.Put(fmt.Sprint("k", i), "after")
+	}
+	l := relay.NewLeaf(func(engine.LogID) engine.Comparator { return engine.CompareLSN })
+	l.SetRoots([]string{"root"})
+	ft.Start(t, "leaf", ft.Options{Leaf: l, Use: ft.Durable(t), Address: leaf.Address}, map[string]engine.SyncSource{"own": again})
+	ft.Eventually(t, time.Minute, func() error {
+		l, ok := logStatus(a, "leaf#own")
+		if ok && l.ID.Epoch == old.ID.Epoch && l.Lag.Known && l.Lag.CountKnown && l.Lag.Changes == 0 && l.SourceHead != old.Head {
+			t.Errorf("the relay, in the old epoch, is said to be caught up with the new one: %+v", l)
+		}
+		if want, have := again.Digest(ft.Table("t")), root.Digest(ft.Table("t")); want != have || l.ID.Epoch <= old.ID.Epoch {
+			return fmt.Errorf("the root has %s, the leaf %s; the relay reads epoch %s, and it was %s", have, want, l.ID.Epoch, old.ID.Epoch)
+		}
+		return nil
+	})
+	again.Put("k1", "and on")
+	ft.Converged(t, again, ft.Table("t"), a, root)
+}
+
+// The two relays of a branch are restarted in turn under load (R17): of a table of which
+// every change is delivered, each is in the root's log once, none is missing, and nobody
+// takes a baseline of what it had.
+func TestCaseR17Relays(t *testing.T) {
+	t.Parallel()
+	every := map[engine.TableName]relay.Delivery{ft.Table("t"): relay.All}
+	o := ft.NewOrigin(0, "t")
+	leaf, _ := ft.Leaf(t, "leaf", o, "root")
+	type life struct {
+		*ft.Node
+		mesh  *client.Mesh
+		store engine.Store
+	}
+	start := func(id, address string, st engine.Store, window time.Duration) life {
+		r, err := relay.New(relay.Config{Window: window, Tables: every})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, m := ft.Member(t, id, ft.Options{Relay: r, Use: st, Address: address}, nil, func(c *client.Config) {
+			c.Minted, c.Holder, c.Above = true, relay.Holder(id, 1), r.Acks
+			c.Told = func(s fanout.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
+		})
+		return life{n, m, st}
+	}
+	var relays [2]life
+	for i := range relays {
+		relays[i] = start(fmt.Sprint("relay", i), "", ft.Durable(t), time.Duration(10+30*i)*time.Millisecond)
+		relays[i].mesh.SetPeers(ft.Peers(leaf), client.Policy{})
+	}
+	root := start("root", "", ft.Durable(t), -1)
+	root.mesh.SetPeers(ft.Grouped("branch", relays[0].Node, relays[1].Node), client.Policy{})
+	snapshots := func(n life) (all int64) {
+		for _, l := range n.mesh.Status().Logs {
+			all += l.Counts.Snapshots
+		}
+		return all
+	}
+	writes := 0
+	write := func(n int) {
+		for range n {
+			writes++
+			o.Put(fmt.Sprint("k", writes%50), fmt.Sprint(writes))
+			time.Sleep(time.Millisecond)
+		}
+	}
+	write(50)
+	ft.Converged(t, o, ft.Table("t"), relays[0].Node, relays[1].Node, root.Node)
+	ft.Eventually(t, 30*time.Second, func() error { // it may have all by way of one
+		if len(root.mesh.Status().Logs) < 2 {
+			return fmt.Errorf("the root reads %+v", root.mesh.Status().Logs)
+		}
+		return nil
+	})
+	first := snapshots(root)
+	for round := range 6 {
+		was := relays[round%2]
+		write(50)
+		was.Stop()
+		write(50)
+		now := start(was.ID, was.Address, was.store, time.Duration(10+30*(round%2))*time.Millisecond)
+		now.mesh.SetPeers(ft.Peers(leaf), client.Policy{})
+		relays[round%2] = now
+		write(50)
+		ft.Converged(t, o, ft.Table("t"), now.Node, root.Node)
+		if n := snapshots(now); n > 0 {
+			t.Errorf("%s has taken %d baselines after a restart", now.ID, n)
+		}
+	}
+	if n := snapshots(root); n > first {
+		t.Errorf("the root has taken %d baselines", n-first)
+	}
+	ft.Eventually(t, 30*time.Second, func() error {
+		if info, _ := logOf(root.Node, "root"); int(info.Changes) != writes {
+			return fmt.Errorf("%d changes were written, and %d are in the root's log", writes, info.Changes)
+		}
+		return nil
+	})
 }
