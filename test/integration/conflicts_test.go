@@ -22,15 +22,11 @@ import (
 func TestMeshConflicts(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
-	bin, err := testnode.Build(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	owned, each := engine.TableName{Schema: "public", Name: "owned"}, engine.TableName{Schema: "public", Name: "each"}
 	columns := []nodeconfig.IngestColumn{{Name: "id", Type: "text", Key: true}, {Name: "n", Type: "numeric"}}
 	var nodes []*testnode.Node
 	for i := range 2 {
-		o := testnode.Options{Binary: bin, ID: fmt.Sprint("shop/m", i), Dir: filepath.Join(dir, strconv.Itoa(i)), Source: nodeconfig.Source{
+		o := testnode.Options{ID: fmt.Sprint("shop/m", i), Dir: filepath.Join(dir, strconv.Itoa(i)), Source: nodeconfig.Source{
 			Name: "in", Ingest: &nodeconfig.Ingest{Volatile: i == 1, Tables: []nodeconfig.IngestTable{
 				{Schema: owned.Schema, Name: owned.Name, Columns: columns}, {Schema: each.Schema, Name: each.Name, Columns: columns},
 			}},
@@ -46,7 +42,7 @@ func TestMeshConflicts(t *testing.T) {
 		if i == 0 {
 			o.Storage = nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(o.Dir, "store")}
 		}
-		n, err := testnode.Start(ctx, o)
+		n, err := testnode.Start(ctx, ownProcess(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}

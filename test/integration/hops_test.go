@@ -26,6 +26,18 @@ import (
 // nodeEnv makes a process of the test a node.
 const nodeEnv = "TRIBUTARY_TEST_NODE"
 
+// ownProcess makes a node of the options a process of this program: no test has to wait
+// for another to be built.
+func ownProcess(t *testing.T, o testnode.Options) testnode.Options {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Binary, o.Env = self, append(o.Env, nodeEnv+"=1")
+	return o
+}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(nodeEnv) != "" {
 		os.Exit(node.Main(os.Args[1:], os.Stderr))

@@ -35,15 +35,11 @@ func tallySource(more ...nodeconfig.IngestColumn) nodeconfig.Source {
 func TestIngest(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
-	bin, err := testnode.Build(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	start := func(o testnode.Options) *testnode.Node {
 		t.Helper()
-		o.Binary, o.Dir = bin, filepath.Join(dir, o.ID)
+		o.Dir = filepath.Join(dir, o.ID)
 		o.Storage = nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(o.Dir, "store")}
-		n, err := testnode.Start(ctx, o)
+		n, err := testnode.Start(ctx, ownProcess(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,7 @@ func TestLargeRow(t *testing.T) {
 			peak := func(after string, times int) {
 				t.Helper()
 				for _, n := range []*testnode.Node{top, below} {
-					p := peakMemory(t, n.PID())
+					p := memoryOf(t, n.PID(), "VmHWM")
 					t.Logf("%s, %s: %d MB at most, %.1f times the row", after, n.ID, p>>20, float64(p)/size)
 					if p > times*size+48<<20 {
 						t.Errorf("%s: node %s has needed %d bytes", after, n.ID, p)
@@ -108,8 +108,9 @@ func TestLargeRow(t *testing.T) {
 	}
 }
 
-// peakMemory returns the most memory that a process has had.
-func peakMemory(t *testing.T, pid int) int {
+// memoryOf returns what the kernel says of a process's memory, such as VmHWM, the most that
+// it has had, and RssAnon, what it has now that is its own.
+func memoryOf(t *testing.T, pid int, what string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -117,10 +118,10 @@ func peakMemory(t *testing.T, pid int) int {
 	}
 	for line := range strings.Lines(string(text)) {
 		var kb int
-		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kb); n == 1 {
+		if n, _ := fmt.Sscanf(line, what+": %d kB", &kb); n == 1 {
 			return kb << 10
 		}
 	}
-	t.Fatal("no VmHWM")
+	t.Fatalf("no %s", what)
 	return 0
 }

@@ -18,10 +18,6 @@ import (
 func smallTree(t *testing.T, configure func(*nodeconfig.Config)) *relayTree {
 	t.Helper()
 	tr := &relayTree{t: t, dir: t.TempDir()}
-	var err error
-	if tr.bin, err = testnode.Build(t.Context(), tr.dir); err != nil {
-		t.Fatal(err)
-	}
 	roots := []string{"tree/root"}
 	for _, id := range []string{"tree/a", "tree/b"} {
 		tr.leaves = append(tr.leaves, tr.start(id, func(c *nodeconfig.Config) {

@@ -31,18 +31,14 @@ func statusOf(n *testnode.Node) (st nodeconfig.Statusz, err error) {
 func TestMesh(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
-	bin, err := testnode.Build(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var nodes []*testnode.Node
 	for i := range 3 {
 		id := fmt.Sprintf("shop/m%d", i)
-		o := testnode.Options{Binary: bin, ID: id, Dir: filepath.Join(dir, strconv.Itoa(i)), Source: tallySource(), Configure: func(c *nodeconfig.Config) {
+		o := testnode.Options{ID: id, Dir: filepath.Join(dir, strconv.Itoa(i)), Source: tallySource(), Configure: func(c *nodeconfig.Config) {
 			c.Sources = append(c.Sources, nodeconfig.Source{Name: "mesh", Mesh: &nodeconfig.Mesh{}})
 		}}
 		o.Storage = nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(o.Dir, "store")}
-		n, err := testnode.Start(ctx, o)
+		n, err := testnode.Start(ctx, ownProcess(t, o))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +120,7 @@ func TestMesh(t *testing.T) {
 		return all, nil
 	}
 	var sts [3]nodeconfig.Statusz
-	err = testnode.Until(ctx, 60*time.Second, "the nodes hold the same logs", func() (bool, error) {
+	err := testnode.Until(ctx, 60*time.Second, "the nodes hold the same logs", func() (bool, error) {
 		heads := make([]map[string]string, 3)
 		for i, n := range nodes {
 			var err error

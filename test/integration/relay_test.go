@@ -47,6 +47,12 @@ func treeSizes() sizes {
 	return sizes{12, 1, 2}
 }
 
+// pause is how long a leaf's writer rests between two writes: all leaves together write as
+// much whatever their number, since the processors are as many.
+func (s sizes) pause() time.Duration {
+	return 20 * time.Millisecond * time.Duration(s.leaves+s.databases) / 13
+}
+
 // mayStand is how long a branch may stand still whose relay is killed. It is a fraction of
 // a second where the machine has nothing else to do.
 func mayStand() time.Duration {
@@ -60,7 +66,6 @@ func mayStand() time.Duration {
 type relayTree struct {
 	t      *testing.T
 	dir    string
-	bin    string
 	leaves []*testnode.Node // by number; leaf i is of branch i modulo the branches
 	dbs    []*testpg.DB     // of the last leaves
 	relays [][2]*testnode.Node
@@ -71,11 +76,11 @@ type relayTree struct {
 func (tr *relayTree) start(id string, configure func(*nodeconfig.Config), wiring func(*nodeconfig.Wiring)) *testnode.Node {
 	tr.t.Helper()
 	dir := filepath.Join(tr.dir, strings.ReplaceAll(id, "/", "-"))
-	n, err := testnode.Start(tr.t.Context(), testnode.Options{
-		Binary: tr.bin, ID: id, Dir: dir,
+	n, err := testnode.Start(tr.t.Context(), ownProcess(tr.t, testnode.Options{
+		ID: id, Dir: dir,
 		Storage:   nodeconfig.Storage{Type: nodeconfig.StoragePebble, Path: filepath.Join(dir, "store"), Cache: nodeconfig.Cache{MaxBytes: 8 << 20}},
 		Configure: configure, Wiring: wiring, Env: []string{"GOMAXPROCS=2"},
-	})
+	}))
 	if err != nil {
 		tr.t.Fatal(err)
 	}
@@ -101,10 +106,6 @@ func childrenOf(nodes []*testnode.Node, group func(i int) string) func(*nodeconf
 func newRelayTree(t *testing.T, size sizes, redundancy string) *relayTree {
 	t.Helper()
 	tr := &relayTree{t: t, dir: t.TempDir()}
-	var err error
-	if tr.bin, err = testnode.Build(t.Context(), tr.dir); err != nil {
-		t.Fatal(err)
-	}
 	roots := func(w *nodeconfig.Wiring) { w.Parents.Roots = []string{"tree/root"} }
 	for i := range size.leaves {
 		tr.leaves = append(tr.leaves, tr.start(fmt.Sprintf("tree/leaf-%d", i), func(c *nodeconfig.Config) {
@@ -245,7 +246,7 @@ func TestRelayTree(t *testing.T) {
 				}
 				want[leaf.ID+"/first"] = "1"
 			}
-			if err := testnode.Until(ctx, time.Minute, "the root to have the first rows", func() (bool, error) {
+			if err := testnode.Until(ctx, 3*time.Minute, "the root to have the first rows", func() (bool, error) {
 				got, err := rowsAt(tr.root)
 				return err == nil && maps.Equal(got, want), nil
 			}); err != nil {
@@ -274,6 +275,7 @@ func TestRelayTree(t *testing.T) {
 			wctx, end := context.WithCancel(ctx)
 			defer end()
 			var wg sync.WaitGroup
+			began, written := time.Now(), 0
 			for i, leaf := range tr.leaves {
 				wg.Go(func() {
 					for k := 0; wctx.Err() == nil; k++ {
@@ -284,8 +286,9 @@ func TestRelayTree(t *testing.T) {
 						}
 						mu.Lock()
 						want[leaf.ID+"/"+id] = v
+						written++
 						mu.Unlock()
-						time.Sleep(20 * time.Millisecond)
+						time.Sleep(size.pause())
 					}
 				})
 			}
@@ -319,8 +322,9 @@ func TestRelayTree(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			end()
 			wg.Wait()
+			took := time.Since(began)
 			for _, n := range []*testnode.Node{tr.root, tr.relays[0][0], tr.relays[0][1]} {
-				if err := testnode.Until(ctx, time.Minute, n.ID+" to have what was written", func() (bool, error) {
+				if err := testnode.Until(ctx, 3*time.Minute, n.ID+" to have what was written", func() (bool, error) {
 					got, err := rowsAt(n)
 					return err == nil && (n != tr.root || maps.Equal(got, want)) && len(got) > 0, nil
 				}); err != nil {
@@ -330,7 +334,7 @@ func TestRelayTree(t *testing.T) {
 			}
 
 			// The database at the center has the same, and says where each row is from.
-			if err := testnode.Until(ctx, time.Minute, "the database to have what was written", func() (bool, error) {
+			if err := testnode.Until(ctx, 3*time.Minute, "the database to have what was written", func() (bool, error) {
 				got, err := tr.centerRows(ctx)
 				return err == nil && maps.Equal(got, want), nil
 			}); err != nil {
@@ -368,13 +372,19 @@ func TestRelayTree(t *testing.T) {
 					bytes, floors = bytes+l.Delivery.Bytes, floors+l.Delivery.Floors
 				}
 			}
-			t.Logf("%s: the root took in %d bytes in %d logs, %d taken over at the floor; %d rows", redundancy, bytes, st.Tree.Logs, floors, len(want))
+			t.Logf("%s: %d writes in %s; the root took in %d bytes in %d logs, %d taken over at the floor; %d rows", redundancy, written, took, bytes, st.Tree.Logs, floors, len(want))
+			var own []int
+			for _, n := range tr.leaves {
+				own = append(own, memoryOf(t, n.PID(), "RssAnon"))
+			}
+			slices.Sort(own)
+			t.Logf("%s: memory of a leaf: %d MB in the middle, %d MB at most; of the root %d MB", redundancy, own[len(own)/2]>>20, own[len(own)-1]>>20, memoryOf(t, tr.root.PID(), "RssAnon")>>20)
 			if redundancy == nodeconfig.ActiveStandby && floors == 0 {
 				t.Error("the other relay was not taken over at the floor")
 			}
 
 			// What the root has, the leaves need not keep.
-			if err := testnode.Until(ctx, 20*time.Second, "a leaf to know what is stable", func() (bool, error) {
+			if err := testnode.Until(ctx, time.Minute, "a leaf to know what is stable", func() (bool, error) {
 				st, err := statusOf(tr.leaves[0])
 				return err == nil && st.Tree.Stable != "" && st.Tree.Stable == st.Logs[0].Head, nil
 			}); err != nil {
@@ -414,10 +424,6 @@ func TestRelayCoalesces(t *testing.T) {
 	t.Parallel()
 	tr := &relayTree{t: t, dir: t.TempDir()}
 	ctx := t.Context()
-	var err error
-	if tr.bin, err = testnode.Build(ctx, tr.dir); err != nil {
-		t.Fatal(err)
-	}
 	const keys, window, windows = 10, 2 * time.Second, 8 // one flush more at each end makes little of it
 	leaf := tr.start("hot/leaf", func(c *nodeconfig.Config) {
 		c.Sources, c.Parents = []nodeconfig.Source{measuredSource()}, &nodeconfig.Parents{}
@@ -477,10 +483,6 @@ func TestCaseR23LeafFull(t *testing.T) {
 	t.Parallel()
 	tr := &relayTree{t: t, dir: t.TempDir()}
 	ctx := t.Context()
-	var err error
-	if tr.bin, err = testnode.Build(ctx, tr.dir); err != nil {
-		t.Fatal(err)
-	}
 	leaf := tr.start("full/leaf", func(c *nodeconfig.Config) {
 		c.Sources, c.Parents = []nodeconfig.Source{measuredSource()}, &nodeconfig.Parents{MaxLog: 1 << 20}
 	}, func(w *nodeconfig.Wiring) { w.Parents.Roots = []string{"full/root"} })

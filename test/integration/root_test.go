@@ -42,10 +42,6 @@ var (
 func newCountingTree(t *testing.T) *relayTree {
 	t.Helper()
 	tr := &relayTree{t: t, dir: t.TempDir()}
-	var err error
-	if tr.bin, err = testnode.Build(t.Context(), tr.dir); err != nil {
-		t.Fatal(err)
-	}
 	for i := range 2 {
 		tr.leaves = append(tr.leaves, tr.start(fmt.Sprintf("count/leaf-%d", i), func(c *nodeconfig.Config) {
 			c.Sources, c.Parents, c.Conflicts = []nodeconfig.Source{countingSource()}, &nodeconfig.Parents{}, perEpoch
