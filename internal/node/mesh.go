@@ -34,9 +34,10 @@ func (n *node) meshSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	cfg := client.Config{
 		NodeID: n.cfg.Node.ID, Name: s.Name, Scope: sc, Buffer: int64(c.PauseBuffer.MaxBytes), Edges: &n.edges, Logger: n.log,
 		Software: "tributary " + version.String(), Basic: n.basic(), Serve: n.join,
-		Witness:  func(peer string, e engine.Epoch, t engine.Time) { n.engine.Witness(peer, e, t) },
-		Own:      func() []engine.OwnLog { return n.engine.Own() },
-		Rejoined: func() { n.engine.Rejoined() },
+		Witness:   func(peer string, e engine.Epoch, t engine.Time) { n.engine.Witness(peer, e, t) },
+		Own:       func() []engine.OwnLog { return n.engine.Own() },
+		Rejoined:  func() { n.engine.Rejoined() },
+		Elsewhere: func(log engine.LogID) bool { return n.children.reads(log) },
 	}
 	if err := n.secureDialling(&cfg, c.TLS, c.TokenFile); err != nil {
 		return nil, err

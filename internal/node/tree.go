@@ -263,8 +263,20 @@ func (c *children) retired(n *node) (logs []engine.LogID) {
 	return logs
 }
 
+// reads reports whether a log is a child's, which is not read by way of a mesh.
+func (c *children) reads(log engine.LogID) bool {
+	if c == nil {
+		return false
+	}
+	node, _, _ := strings.Cut(log.Origin, "#")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.wired[node]
+	return ok
+}
+
 // unread returns the logs of children that are wired no longer, or are leaving, if it is
-// known who is above. A child that leaves is forgotten while it is there to tell who has
+// known who is above, and that come by no other source, such as a mesh. A child that leaves is forgotten while it is there to tell who has
 // what: once it is wired no longer, a relay that nobody reads would not learn that again
 // after a restart.
 func (c *children) unread(n *node) (logs []engine.LogID) {
@@ -283,6 +295,14 @@ func (c *children) unread(n *node) (logs []engine.LogID) {
 		case node == n.cfg.Node.ID || k.Scope != "", n.cfg.Root != nil && source != relayLog:
 		case !ok, ch.State == nodeconfig.ChildLeaving, ch.State == nodeconfig.ChildRetired && n.engine.Retired(v, k.Log):
 			logs = append(logs, k.Log)
+		}
+	}
+	if len(logs) == 0 {
+		return nil
+	}
+	for _, l := range n.engine.Status().Logs {
+		if l.Source != c.name || n.mesh != nil && !n.mesh.source.Idle(l.ID.Origin) {
+			logs = slices.DeleteFunc(logs, func(id engine.LogID) bool { return id == l.ID })
 		}
 	}
 	return logs

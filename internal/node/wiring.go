@@ -18,14 +18,14 @@ func (n *node) rewire(w *nodeconfig.Wiring) {
 			u.rewire(ws)
 		}
 	}
-	if m := n.mesh; m != nil {
-		if ws := w.Source(m.name); ws != nil {
-			m.rewire(ws)
-		}
-	}
 	if c := n.children; c != nil {
 		if ws := w.Source(c.name); ws != nil {
 			n.rewireChildren(ws)
+		}
+	}
+	if m := n.mesh; m != nil {
+		if ws := w.Source(m.name); ws != nil {
+			m.rewire(ws)
 		}
 	}
 	if w.Parents != nil && n.cfg.Parents != nil {

@@ -2,9 +2,12 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,4 +201,106 @@ func TestLeafOwns(t *testing.T) {
 	do(t, tr.leaves[1], measure(ingest.Put, "of b", "2", "2"))
 	want["of a/2"], want["of b/2"] = "2", "2"
 	holds(t, "what each has of its own", want, all...)
+}
+
+// TestRelayTakenOutOfMesh: a root that reads a relay, and reads a mesh of which a member has
+// that relay's log too, reads it from the relay, and by way of the mesh when the relay is
+// taken out: it is not forgotten while it is read, and comes again once at most. When the
+// relay is a child again, it is read from there.
+func TestRelayTakenOutOfMesh(t *testing.T) {
+	t.Parallel()
+	tr := &relayTree{t: t, dir: t.TempDir()}
+	alone := func(int) string { return "" }
+	roots := []string{"tree/root"}
+	leaf := tr.start("tree/a", func(c *nodeconfig.Config) {
+		c.Sources, c.Parents = []nodeconfig.Source{measuredSource()}, &nodeconfig.Parents{}
+	}, func(w *nodeconfig.Wiring) { w.Parents.Roots = roots })
+	tr.leaves = []*testnode.Node{leaf}
+	relay := tr.start("tree/branch", func(c *nodeconfig.Config) {
+		c.Sources = []nodeconfig.Source{{Name: "below", Children: &nodeconfig.Children{}}}
+		c.Relay = &nodeconfig.Relay{Window: 10 * time.Millisecond}
+	}, func(w *nodeconfig.Wiring) {
+		childrenOf(tr.leaves, alone)(w)
+		w.Sources[0].Readers, w.Sources[0].Roots = roots, roots
+	})
+	if err := tr.write(t.Context(), 0, "0", "0"); err != nil { // a relay serves what tables its children have written to
+		t.Fatal(err)
+	}
+	member := tr.start("tree/member", func(c *nodeconfig.Config) {
+		c.Sources = []nodeconfig.Source{{Name: "mesh", Mesh: &nodeconfig.Mesh{}}, {Name: "up", Fanout: &nodeconfig.Fanout{}}}
+	}, func(w *nodeconfig.Wiring) {
+		w.Sources[1].Candidates = []nodeconfig.Candidate{{ID: relay.ID, Address: relay.Repl, Eligible: true}}
+	})
+	root := tr.start("tree/root", func(c *nodeconfig.Config) {
+		c.Sources = []nodeconfig.Source{{Name: "below", Children: &nodeconfig.Children{}}, {Name: "mesh", Mesh: &nodeconfig.Mesh{}}}
+	}, func(w *nodeconfig.Wiring) {
+		childrenOf([]*testnode.Node{relay}, alone)(w)
+		w.Sources[1].Candidates = []nodeconfig.Candidate{{ID: member.ID, Address: member.Repl, Eligible: true}}
+	})
+	want := map[string]string{leaf.ID + "/0": "0"}
+	n := 0
+	write := func(nodes ...*testnode.Node) {
+		t.Helper()
+		n++
+		if err := tr.write(t.Context(), 0, fmt.Sprint(n), fmt.Sprint(n)); err != nil {
+			t.Fatal(err)
+		}
+		want[fmt.Sprintf("%s/%d", leaf.ID, n)] = fmt.Sprint(n)
+		holds(t, "what was written", want, nodes...)
+	}
+	write(member, root)
+	var log nodeconfig.LogStatus
+	reads := func(source string) {
+		t.Helper()
+		var st nodeconfig.Statusz
+		if err := testnode.Until(t.Context(), time.Minute, "the root to read the relay's log by "+source, func() (bool, error) {
+			var err error
+			if st, err = statusOf(root); err != nil {
+				return false, nil
+			}
+			for _, l := range st.Logs {
+				if l.Origin == relay.ID+"#relay" && l.Source == source {
+					log = l
+					return true, nil
+				}
+			}
+			return false, nil
+		}); err != nil {
+			text, _ := json.MarshalIndent(st, "", " ")
+			t.Fatalf("%v: %s", err, text)
+		}
+	}
+	if err := testnode.Until(t.Context(), time.Minute, "the mesh to be joined", func() (bool, error) {
+		st, err := statusOf(root)
+		return err == nil && len(st.Sources) == 2 && len(st.Sources[1].Peers) == 1 && st.Sources[1].Peers[0].Connected, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	write(member, root)
+	reads("below")
+	if err := root.Rewire(func(w *nodeconfig.Wiring) { w.Sources[0].Children = nil }); err != nil {
+		t.Fatal(err)
+	}
+	reads("mesh")
+	for range 3 {
+		write(root)
+		time.Sleep(time.Second) // as often as it looks for what can be forgotten
+	}
+	reads("mesh")
+	text, err := os.ReadFile(root.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(text), "is forgotten") > 1 { // it may be before the mesh reads it
+		t.Errorf("the root has forgotten the log that it reads:\n%s", text)
+	}
+	if d := log.Delivery; d == nil || d.Snapshots > 1 {
+		t.Errorf("it came again: %+v %+v", log, d)
+	}
+	if err := root.Rewire(childrenOf([]*testnode.Node{relay}, alone)); err != nil {
+		t.Fatal(err)
+	}
+	write(root)
+	reads("below")
+	write(root)
 }
