@@ -65,7 +65,7 @@ func TestServerName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, _, err = creds.ClientHandshake(ctx, tc.dialled, near)
 		cancel()
 		_ = near.Close()

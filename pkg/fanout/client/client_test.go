@@ -85,7 +85,7 @@ func TestClient(t *testing.T) {
 			l.listen(old, fresh, at)
 		}
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := c.AwaitReady(ctx); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestClientOfSomeTables(t *testing.T) {
 	o := ft.NewOrigin(50, "t", "u")
 	root := ft.Start(t, "root", ft.Options{}, map[string]engine.SyncSource{"pg": o})
 	c := newClient(t, client.WithUpstreams(root.Address), client.WithTables(ft.Table("u")))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := c.AwaitReady(ctx); err != nil {
 		t.Fatal(err)
@@ -200,8 +200,6 @@ func TestClientOfSomeTables(t *testing.T) {
 	}
 
 	bad := newClient(t, client.WithUpstreams(root.Address), client.WithTables(ft.Table("nope")))
-	short, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-	defer cancel()
 	ft.Eventually(t, 30*time.Second, func() error {
 		for _, u := range bad.Status().Upstreams {
 			if u.Error != "" {
@@ -210,6 +208,8 @@ func TestClientOfSomeTables(t *testing.T) {
 		}
 		return errors.New("nothing is wrong yet")
 	})
+	short, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	err := bad.AwaitReady(short)
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)

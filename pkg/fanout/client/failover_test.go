@@ -86,7 +86,7 @@ func TestDrainMovesReaders(t *testing.T) {
 	leaf, src := ft.Child(t, "leaf", func(c *client.Config) { c.Policy.Failback = client.FailbackNever }, p1, p2)
 	stop := writing(t, o, time.Millisecond)
 	ft.Eventually(t, 30*time.Second, reads(src, p1))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := p1.Server.Drain(ctx); err != nil {
 		t.Fatal(err)

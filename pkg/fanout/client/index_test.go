@@ -100,7 +100,7 @@ func TestRollingRestart(t *testing.T) {
 		}
 	}()
 	for i, n := range tier {
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		if err := n.Server.Drain(ctx); err != nil {
 			t.Error(err)
 		}

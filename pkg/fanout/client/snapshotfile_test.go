@@ -95,7 +95,7 @@ func session(t *testing.T, o *ft.Origin, n served, path string, use func(c *clie
 		t.Fatal(err)
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := c.AwaitReady(ctx); err != nil {
 		t.Fatal(err)

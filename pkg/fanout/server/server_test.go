@@ -264,7 +264,7 @@ func open(t *testing.T, n *ft.Node) *raw {
 func openAs(t *testing.T, n *ft.Node, creds credentials.TransportCredentials) *raw {
 	t.Helper()
 	conn := dialAs(t, n, creds)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	s, err := wirepb.NewReplicationClient(conn).Session(ctx)
 	if err != nil {
@@ -405,7 +405,7 @@ func TestServices(t *testing.T) {
 	ft.Converged(t, o, table, n)
 	child, _ := ft.Child(t, "child", nil, n)
 	ft.Converged(t, o, table, child)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	conn := dial(t, n)
 	api := wirepb.NewReplicationClient(conn)

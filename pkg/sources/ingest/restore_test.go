@@ -49,7 +49,7 @@ func (n *member) end() {
 
 func (n *member) put(key, value string) {
 	n.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if _, err := n.source.Write(ctx, &ingest.Batch{Ops: []ingest.Op{{Kind: ingest.Put, Table: stock, Row: []ingest.Field{{Column: "id", Value: &key}, {Column: "v", Value: &value}}}}}); err != nil {
 		n.T.Fatal(err)

@@ -397,7 +397,7 @@ func TestCaseP13(t *testing.T) {
 		began := time.Now()
 		db.Exec(t, `INSERT INTO t VALUES (1,1,'missed')`)
 		eventually(t, "it is noticed", func() bool { return n.sawReport(engine.ReasonDisconnected) })
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("it was noticed after %s", took)
 		}
 		n.converges(db, "t")
