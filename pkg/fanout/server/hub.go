@@ -66,10 +66,12 @@ func (m *moment) stale() bool {
 	}
 }
 
-// Bounds of the pause between two looks at the node.
+// The pause between two looks at the node is so many times what a look costs, so that
+// looking takes a small part of the time, within bounds.
 const (
-	minPause = 200 * time.Microsecond
-	maxPause = 5 * time.Millisecond
+	pauseOfCost = 16
+	minPause    = 200 * time.Microsecond
+	maxPause    = 10 * time.Millisecond
 )
 
 // acquire returns the node as it is now. release it soon: it holds memory.
@@ -78,7 +80,7 @@ func (h *hub) acquire() *moment {
 	defer h.mu.Unlock()
 	// A node with many logs is not looked at again at once: commits are taken
 	// together, or all the time would go into looking.
-	if wait := min(4*h.cost, maxPause) - h.now().Sub(h.looked); wait > minPause && h.cur != nil && h.cur.stale() {
+	if wait := min(pauseOfCost*h.cost, maxPause) - h.now().Sub(h.looked); wait > minPause && h.cur != nil && h.cur.stale() {
 		h.mu.Unlock()
 		time.Sleep(wait)
 		h.mu.Lock()
@@ -88,7 +90,7 @@ func (h *hub) acquire() *moment {
 		// Nobody holds it any more, and nothing has changed since: only the view was let
 		// go. A view that is newer by now is as good.
 		h.cur = &moment{changed: h.last.changed, served: h.last.served, view: h.host.View()}
-	case h.cur == nil || h.cur.stale() && h.now().Sub(h.looked) >= min(4*h.cost, maxPause)-minPause:
+	case h.cur == nil || h.cur.stale() && h.now().Sub(h.looked) >= min(pauseOfCost*h.cost, maxPause)-minPause:
 		h.looked = h.now()
 		h.cur = h.look()
 		h.cost = h.now().Sub(h.looked)
