@@ -429,25 +429,28 @@ func TestArchiveFromNode(t *testing.T) {
 	cfg.Archives = nil
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- node.Run(ctx, node.Options{Config: cfg, Logger: slog.New(slog.DiscardHandler)}) }()
+	listens := make(chan string, 1)
+	go func() {
+		ended <- node.Run(ctx, node.Options{
+			Config: cfg, Logger: slog.New(slog.DiscardHandler),
+			Listening: func(replication, _ net.Addr) { listens <- replication.String() },
+		})
+	}()
 	defer func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	}()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // until it listens
-		c, err := net.Dial("tcp", cfg.Listen.Replication)
-		if err == nil {
-			_ = c.Close()
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
+	var address string
+	select {
+	case address = <-listens:
+	case err := <-ended:
+		ended <- nil
+		t.Fatal(err)
 	}
 	at := filepath.Join(t.TempDir(), "archive")
-	well(t, "archive", "export", at, "--from", "node://"+cfg.Listen.Replication+"/shop/root", "-t", "t", "--format", "jsonl.zst")
+	well(t, "archive", "export", at, "--from", "node://"+address+"/shop/root", "-t", "t", "--format", "jsonl.zst")
 	if out := well(t, "archive", "cat", at); strings.Count(out, "\n") != 1000 {
 		t.Errorf("%d rows", strings.Count(out, "\n"))
 	}
