@@ -31,6 +31,9 @@ type Host interface {
 	Adverts() []Advert
 	// Comparator returns a log's comparator; the default for an unknown log.
 	Comparator(log LogID) Comparator
+	// Trail returns the trail of a log, from its oldest entry on at least if it is asked
+	// for after the View that it is for.
+	Trail(log LogID) Trail
 	View() View
 	// Changed returns a channel that is closed at the next commit or change of
 	// the adverts.

@@ -172,7 +172,7 @@ func (b *baseline) Abort() {
 // Commit makes the baseline the state. What it changes is told to readers as
 // one transaction where the log goes on, so that a baseline which changes
 // nothing sends nothing.
-func (b *baseline) Commit(ctx context.Context) error {
+func (b *baseline) Commit(ctx context.Context) (err error) {
 	defer b.Abort()
 	if b.spec.Standing && !b.mint {
 		return fmt.Errorf("engine: a standing baseline of log %s, which is not minted here", b.log)
@@ -284,7 +284,16 @@ func (b *baseline) Commit(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.saveLog(tx, b.log, b.spec.Tables, b.spec.Behind); err != nil {
+	if !b.mint {
+		was := e.Trail(b.log)
+		e.setTrail(b.log, was.With(cursor.Position, b.spec.Behind, compare))
+		defer func() {
+			if err != nil {
+				e.setTrail(b.log, was)
+			}
+		}()
+	}
+	if err := s.saveLog(tx, b.log, b.spec.Tables); err != nil {
 		return err
 	}
 	if _, err := s.move(tx, cursor, compare, blocks); err != nil {
@@ -402,7 +411,7 @@ func (b *baseline) announce() {
 	if l := e.logs[b.log]; l != nil {
 		l.tables = slices.Clone(b.spec.Tables)
 		if !b.mint {
-			l.covered, l.behind = without(b.spec.Tables, b.spec.Behind), b.spec.Behind
+			l.covered = slices.Clone(b.spec.Tables)
 		}
 	}
 }

@@ -177,5 +177,6 @@ func (b *Block) Split(log LogID) []*Block {
 		}
 		all[i], prev, from, changes = t, e.Position, e.Offset, e.Changes
 	}
+	all[len(all)-1].Behind = b.Behind
 	return all
 }

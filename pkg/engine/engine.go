@@ -68,11 +68,11 @@ type logState struct {
 	compare Comparator
 	order   string // its name, once it is named
 	named   bool
-	path    []string              // nearest first; this node leads it; never altered
-	tables  []TableName           // never altered
-	covered []TableName           // of a carried log: what its cursor has covered since its baseline; nil if unknown
-	behind  map[TableName]Reached // of a carried log: tables that its cursor is ahead of; never altered
-	whole   Time                  // see Advert.Whole
+	path    []string    // nearest first; this node leads it; never altered
+	tables  []TableName // never altered
+	covered []TableName // of a carried log: what its cursor has covered since its baseline; nil if unknown
+	trail   Trail       // of a carried log: tables that places in it are ahead of
+	whole   Time        // see Advert.Whole
 	source  *source
 	history string // behind a log that is minted here
 	reach   reach  // how far it has got at its origin

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -81,7 +80,7 @@ func (s *source) move(tx Tx, cursor Cursor, compare Comparator, blocks []*Block)
 	if !unsaved {
 		return nil, nil
 	}
-	return l, s.saveLog(tx, cursor.Log, nil, nil)
+	return l, s.saveLog(tx, cursor.Log, nil)
 }
 
 // unsaved notes that what was to be remembered of a log, if that is not nil, was
@@ -252,7 +251,7 @@ func (s *source) ApplyBlocks(ctx context.Context, key CursorKey, blocks []*Block
 				s.engine.moved(in.cursor, in.changes, key.Scope == "")
 			}
 		},
-		undone: func() { s.engine.unsaved(in.saved) },
+		undone: func() { in.undone() },
 	}
 	for _, b := range blocks {
 		w.size += len(b.Payload)
@@ -285,11 +284,14 @@ type carrying struct {
 	late    Time     // where not 0: the blocks brought what was written up to it, though the cursor was there
 	done    []*Block // applied, to be appended to the log
 	aside   bool     // nothing is appended to the log
+	trail   Trail    // of the log, where steps says that blocks have added to it
+	was     Trail    // before
+	steps   bool
 }
 
 // apply takes blocks in; it starts afresh each time.
 func (c *carrying) apply(tx Tx, blocks []*Block) error {
-	c.tx, c.m, c.wrote, c.parts, c.done, c.saved, c.changes, c.late = tx, c.s.merger(tx), false, c.before, nil, nil, 0, 0
+	c.tx, c.m, c.wrote, c.parts, c.done, c.saved, c.changes, c.late, c.steps = tx, c.s.merger(tx), false, c.before, nil, nil, 0, 0, false
 	cursor, ok := tx.Cursor(c.key)
 	if !ok {
 		return &HoleError{c.key, "", blocks[0].Prev}
@@ -307,9 +309,20 @@ func (c *carrying) apply(tx Tx, blocks []*Block) error {
 			return err
 		}
 	}
+	if c.steps {
+		c.was = c.s.engine.setTrail(c.key.Log, c.trail)
+	}
 	var err error
 	c.saved, err = c.s.move(tx, cursor, c.compare, c.done)
 	return err
+}
+
+// undone takes back what is known of the log beside the store.
+func (c *carrying) undone() {
+	if c.steps {
+		c.s.engine.setTrail(c.key.Log, c.was)
+	}
+	c.s.engine.unsaved(c.saved)
 }
 
 // add takes a block, and moves the cursor if a transaction ends in it.
@@ -359,6 +372,12 @@ func (c *carrying) add(b *Block, cursor *Cursor) error {
 		return err
 	}
 	*cursor = Cursor{c.key, b.Position, max(cursor.Time, b.Time)}
+	if b.Behind != nil {
+		if !c.steps {
+			c.trail, c.steps = c.s.engine.Trail(c.key.Log), true
+		}
+		c.trail = c.trail.With(b.Position, b.Behind, c.compare)
+	}
 	return nil
 }
 
@@ -575,10 +594,7 @@ func (s *source) Carry(log LogID, compare Comparator, path []string, tables []Ta
 	if tables != nil {
 		l.unsaved = l.unsaved || !slices.Equal(l.tables, tables)
 		l.tables = slices.Clone(tables)
-		gone := func(t TableName) bool { return !slices.Contains(tables, t) }
-		l.covered = slices.DeleteFunc(slices.Clone(l.covered), gone)
-		l.behind = maps.Clone(l.behind)
-		maps.DeleteFunc(l.behind, func(t TableName, _ Reached) bool { return gone(t) })
+		l.covered = slices.DeleteFunc(slices.Clone(l.covered), func(t TableName) bool { return !slices.Contains(tables, t) })
 	}
 	return nil
 }
@@ -587,8 +603,8 @@ func (s *source) Carry(log LogID, compare Comparator, path []string, tables []Ta
 func (s *source) Durable() bool { return s.engine.store.Durable() }
 
 // Covered returns the tables that a carried log's cursor covers: those of which
-// everything has come since the log's baseline. It returns nil if that is not
-// known. A table that was left out for a while is not among them, until the next
+// everything has come since the log's baseline, or is to come in the log: see Behind.
+// It returns nil if that is not known. A table that was left out for a while is not among them, until the next
 // baseline of it.
 func (s *source) Covered(log LogID) []TableName {
 	e := s.engine
@@ -596,18 +612,6 @@ func (s *source) Covered(log LogID) []TableName {
 	defer e.mu.Unlock()
 	if l := e.logs[log]; l != nil && l.source == s {
 		return slices.Clone(l.covered)
-	}
-	return nil
-}
-
-// Behind returns the tables of a carried log that are here only up to a place that its cursor is
-// past, as its last baseline said.
-func (s *source) Behind(log LogID) map[TableName]Reached {
-	e := s.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if l := e.logs[log]; l != nil && l.source == s {
-		return maps.Clone(l.behind)
 	}
 	return nil
 }

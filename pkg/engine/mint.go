@@ -191,7 +191,7 @@ func (w *minting) tables(t *Transaction) (*netChanges, error) {
 		}
 		w.taken = append(w.taken, b)
 	}
-	return net, w.source.saveLog(w.tx, w.log, w.source.withTables(w.log, w.taken), nil)
+	return net, w.source.saveLog(w.tx, w.log, w.source.withTables(w.log, w.taken))
 }
 
 // namesUntaken reports whether a transaction names a partial baseline that is

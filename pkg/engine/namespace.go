@@ -316,9 +316,9 @@ func (s namespacedSink) Covered(log LogID) []TableName {
 }
 
 // Behind is as in Covering.
-func (s namespacedSink) Behind(log LogID) map[TableName]Reached {
+func (s namespacedSink) Behind(log LogID, at Position) map[TableName]Reached {
 	if c, ok := s.Sink.(Covering); ok {
-		return c.Behind(log)
+		return c.Behind(log, at)
 	}
 	return nil
 }

@@ -44,32 +44,44 @@ type savedLog struct {
 	Path   []string    `json:"path"`
 	Tables []TableName `json:"tables"`
 	// Covered is as in logState.
-	Covered []TableName   `json:"covered"`
-	Behind  []savedBehind `json:"behind,omitempty"`
-	Whole   Time          `json:"whole,omitempty"`
+	Covered []TableName `json:"covered"`
+	Trail   []savedStep `json:"trail,omitempty"`
+	Whole   Time        `json:"whole,omitempty"`
 }
 
-// savedBehind is a table that a log's cursor is ahead of.
+// savedStep is a step of a log's trail.
+type savedStep struct {
+	From   Position      `json:"from,omitempty"`
+	Behind []savedBehind `json:"behind,omitempty"`
+}
+
+// savedBehind is a table that the step's place is ahead of.
 type savedBehind struct {
 	Table    TableName `json:"table"`
 	Position Position  `json:"position"`
 	Time     Time      `json:"time"`
 }
 
-func (l *savedLog) behind() map[TableName]Reached {
-	var m map[TableName]Reached
-	for _, b := range l.Behind {
-		if m == nil {
-			m = map[TableName]Reached{}
+func (l *savedLog) trail() (t Trail) {
+	for _, s := range l.Trail {
+		step := TrailStep{s.From, map[TableName]Reached{}}
+		for _, b := range s.Behind {
+			step.Behind[b.Table] = Reached{b.Position, b.Time}
 		}
-		m[b.Table] = Reached{b.Position, b.Time}
+		t = append(t, step)
 	}
-	return m
+	return t
 }
 
-// without returns the tables that a cursor covers: those that it is not ahead of.
-func without(tables []TableName, behind map[TableName]Reached) []TableName {
-	return slices.DeleteFunc(slices.Clone(tables), func(t TableName) bool { _, ok := behind[t]; return ok })
+func saveTrail(t Trail) (saved []savedStep) {
+	for _, s := range t {
+		step := savedStep{From: s.From}
+		for table, r := range s.Behind {
+			step.Behind = append(step.Behind, savedBehind{table, r.Position, r.Time})
+		}
+		saved = append(saved, step)
+	}
+	return saved
 }
 
 func setMeta(tx Tx, key string, v any) error {
@@ -88,21 +100,21 @@ func getMeta(v View, key string, to any) (ok bool) {
 }
 
 // saveLog records what has to be known of a log to serve it after a restart: with the tables that
-// it has now and those that its cursor is ahead of, or if tables is nil with those that it had.
-func (s *source) saveLog(tx Tx, log LogID, tables []TableName, behind map[TableName]Reached) error {
+// it has now, or if tables is nil with those that it had.
+func (s *source) saveLog(tx Tx, log LogID, tables []TableName) error {
 	e := s.engine
+	info, held := tx.Log(log)
 	e.mu.Lock()
 	saved := savedLog{Origin: log.Origin, Epoch: log.Epoch, Source: s.name, Tables: tables}
 	if l := e.logs[log]; l != nil {
 		saved.Source, saved.Path, saved.Order, saved.Whole = l.source.name, slices.Clone(l.path), l.compare.Name(), l.whole
-		saved.Covered = without(tables, behind)
+		saved.Covered = tables
 		if tables == nil {
-			saved.Tables, saved.Covered, behind = slices.Clone(l.tables), slices.Clone(l.covered), l.behind
+			saved.Tables, saved.Covered = slices.Clone(l.tables), slices.Clone(l.covered)
 		}
-		for _, t := range saved.Tables {
-			if r, ok := behind[t]; ok {
-				saved.Behind = append(saved.Behind, savedBehind{t, r.Position, r.Time})
-			}
+		if held && len(l.trail) > 0 {
+			l.trail = l.trail.Since(info.Oldest, l.compare)
+			saved.Trail = saveTrail(l.trail)
 		}
 		l.unsaved = false
 	}
@@ -194,7 +206,7 @@ func (s *source) restoreLogs() {
 				compare = s.sync.ComparePositions
 			}
 			e.sorted = nil
-			e.logs[id] = &logState{compare: compare, path: l.Path, tables: l.Tables, covered: l.Covered, behind: l.behind(), whole: l.Whole, source: s}
+			e.logs[id] = &logState{compare: compare, path: l.Path, tables: l.Tables, covered: l.Covered, trail: l.trail(), whole: l.Whole, source: s}
 			logs = append(logs, id)
 		}
 		return true

@@ -128,7 +128,7 @@ func (e *Engine) Record(ctx context.Context, name string, r Recorder) (LogID, er
 		err = cmp.Or(tx.ResetLog(id, CompareNumber, "", 0), tx.SetCompleteFrom(id, never))
 	}
 	if err == nil {
-		err = own.saveLog(tx, id, log.Tables, nil)
+		err = own.saveLog(tx, id, log.Tables)
 	}
 	if err == nil {
 		err = tx.Commit()
@@ -215,7 +215,7 @@ func (g *group) record(tx Tx) error {
 	}
 	e.mu.Unlock()
 	if news {
-		return g.own.saveLog(tx, g.own.own, tables, nil)
+		return g.own.saveLog(tx, g.own.own, tables)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (e *Engine) renewOwn(ctx context.Context) error {
 			e.mu.Lock()
 			tables := slices.Clone(e.logs[log].tables)
 			e.mu.Unlock()
-			return true, g.own.saveLog(tx, log, tables, nil)
+			return true, g.own.saveLog(tx, log, tables)
 		},
 		committed: func() {
 			e.mu.Lock()

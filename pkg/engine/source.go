@@ -163,10 +163,11 @@ type Sink interface {
 }
 
 // Covering is what a Sink may be too: it knows the tables that a carried log's
-// cursor covers, nil where it does not, and how far it has those that it is ahead of.
+// cursor covers, nil where it does not, and of those, how far it has the ones that a
+// cursor at a position is ahead of.
 type Covering interface {
 	Covered(log LogID) []TableName
-	Behind(log LogID) map[TableName]Reached
+	Behind(log LogID, at Position) map[TableName]Reached
 }
 
 // Reached is how far a table has been taken in, and the time of the last transaction up to there.
@@ -216,7 +217,7 @@ type BaselineSpec struct {
 	// in their place. Rows of their origins that it lacks are gone, in all tables that they were of.
 	Instead []LogID
 	// Behind are tables of a carried log that the baseline holds up to a place before At, and
-	// of which more is to come: the cursor does not cover them.
+	// of which more is to come in the log: see Trail.
 	Behind map[TableName]Reached
 	// CompleteFrom is the time from which the tombstones are complete; zero from a
 	// source that mints, and for "from At on".

@@ -317,6 +317,24 @@ func (s singly) Stream(ctx context.Context, from engine.Cursors, sink engine.Sin
 
 type oneByOne struct{ engine.Sink }
 
+var _ engine.Covering = oneByOne{}
+
+// Covered is as in engine.Covering.
+func (o oneByOne) Covered(log engine.LogID) []engine.TableName {
+	if c, ok := o.Sink.(engine.Covering); ok {
+		return c.Covered(log)
+	}
+	return nil
+}
+
+// Behind is as in engine.Covering.
+func (o oneByOne) Behind(log engine.LogID, at engine.Position) map[engine.TableName]engine.Reached {
+	if c, ok := o.Sink.(engine.Covering); ok {
+		return c.Behind(log, at)
+	}
+	return nil
+}
+
 func (o oneByOne) ApplyBlocks(ctx context.Context, key engine.CursorKey, blocks []*engine.Block) error {
 	for _, b := range blocks {
 		for _, t := range b.Split(key.Log) {

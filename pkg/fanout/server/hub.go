@@ -120,7 +120,7 @@ func (h *hub) look() *moment {
 		if _, ok := m.view.Cursor(engine.CursorKey{Log: a.Log, Scope: s.ID()}); !ok && (s != nil || read()[a.Log]) {
 			continue
 		}
-		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial()}
+		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial(), Trail: h.host.Trail(a.Log)}
 		if info, ok := m.view.Log(a.Log); ok {
 			l.CompleteFrom = info.CompleteFrom
 		}

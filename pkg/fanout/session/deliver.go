@@ -18,7 +18,7 @@ const (
 	DeliverCommit                           // the baseline is complete
 	DeliverAbort                            // the baseline is given up
 	DeliverBlock                            // Block, to be checked with engine.Block.Index
-	DeliverProgress                         // Prev, Through, Time
+	DeliverProgress                         // Prev, Through, Time, Behind
 )
 
 func (k DeliveryKind) String() string {
@@ -43,6 +43,7 @@ type Delivery struct {
 	Block         *engine.Block
 	Prev, Through engine.Position
 	Time          engine.Time
+	Behind        map[engine.TableName]engine.Reached // as in engine.Block
 }
 
 // Schemas are the schemas that have come on a channel. Unlike the machines they

@@ -105,6 +105,9 @@ func (in *Intake) Resume(c engine.Cursor, sink engine.Sink) {
 	p := &Place{Position: c.Position, Time: c.Time, Known: true}
 	if s, ok := sink.(engine.Covering); ok {
 		p.Tables = s.Covered(c.Log)
+		if behind := s.Behind(c.Log, c.Position); len(behind) > 0 {
+			p.trail = engine.Trail{{From: c.Position, Behind: behind}}
+		}
 	}
 	if s, ok := sink.(engine.Lasting); ok && s.Durable() {
 		p.acked = &ackedAt{c, true}
@@ -202,6 +205,9 @@ func (in *Intake) Add(d *Delivery) (fresh bool) {
 	if n := len(q.waits); d.Kind == DeliverProgress && n > 0 && !q.taken {
 		if last := q.waits[n-1]; last.Kind == DeliverProgress && last.Key == d.Key && last.Through == d.Prev {
 			last.Through, last.Time = d.Through, d.Time
+			if d.Behind != nil {
+				last.Behind = d.Behind
+			}
 			return fresh
 		}
 	}
@@ -361,7 +367,7 @@ func (in *Intake) failed(now time.Time, q *queue, log engine.LogID, err error) (
 		if r != nil {
 			in.cfg.Perform(r, r.Rewind(now, log, hole.Cursor, 0))
 		} else if p := in.places[log]; p != nil {
-			*p = Place{Position: hole.Cursor, Known: true, Tables: p.Tables, Buffered: p.Buffered, Compare: p.Compare, Counts: p.Counts}
+			*p = Place{Position: hole.Cursor, Known: true, Tables: p.Tables, Buffered: p.Buffered, Compare: p.Compare, Counts: p.Counts, trail: p.trail}
 		}
 	case errors.Is(err, engine.ErrStaleEpoch), errors.Is(err, engine.ErrUnknownLog):
 		q.applier.Abort()
@@ -506,6 +512,11 @@ func (a *Applier) Apply(ctx context.Context, sink engine.Sink, compare engine.Co
 		}
 		return nil
 	case DeliverProgress:
+		if _, ok := sink.(engine.Covering); ok && d.Behind != nil {
+			return sink.ApplyBlocks(ctx, d.Key, []*engine.Block{{
+				Prev: d.Prev, Position: d.Through, Time: d.Time, Last: true, Ends: []engine.End{{Position: d.Through}}, Behind: d.Behind,
+			}})
+		}
 		return sink.Progress(ctx, d.Key, d.Prev, d.Through, d.Time)
 	case DeliverBlock:
 		blocks := make([]*engine.Block, len(batch))

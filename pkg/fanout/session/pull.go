@@ -139,6 +139,7 @@ func (w *Writer) Read(channel uint32, pieces []Piece, err error) []Output {
 	covered, t := c.sent, c.time
 	told := func() {
 		if covered != c.sent {
+			w.tellBehind(c, covered, false)
 			w.send(&wirepb.Progress{Channel: c.id, Prev: string(c.sent), Through: string(covered), Time: uint64(t)})
 			c.sent, c.time, c.parts = covered, t, 0
 		}
@@ -151,6 +152,7 @@ func (w *Writer) Read(channel uint32, pieces []Piece, err error) []Output {
 			continue
 		}
 		told()
+		w.tellBehind(c, b.Position, false)
 		w.sendSchemas(c, c.log, b.Schemas)
 		w.sendOthers(c, b)
 		w.out = append(w.out, Output{Shared: wire.Batch(c.id, b)})
@@ -199,6 +201,7 @@ func (w *Writer) SnapshotBegin(channel uint32, b Baseline) []Output {
 		w.sendSchemas(c, log, b.Others[log])
 	}
 	w.sendMarks(c, b.Marks)
+	w.tellBehind(c, b.At, true)
 	c.at, c.atTime, c.records = b.At, b.Time, 0
 	m := &wirepb.SnapshotBegin{Channel: c.id, At: wire.FromCursor(b.At, b.Time), Rows: uint64(b.Rows), CompleteSince: uint64(b.CompleteFrom), Follows: string(b.Follows), Relayed: b.Relayed, Gap: b.Gap}
 	for _, t := range c.tables {

@@ -84,6 +84,7 @@ type Place struct {
 	// committed it; had says that there is one.
 	before []engine.TableName
 	had    bool
+	trail  engine.Trail    // which tables were behind where, as far as it may be gone back
 	copier *Reader         // that a baseline comes over
 	acked  *ackedAt        // how far the sink has got; nil for not known
 	handed map[uint32]bool // schemas that have been delivered
@@ -195,6 +196,7 @@ type Reader struct {
 	vectors bool                      // the peer takes vectors of cursors
 	shapes  map[uint32]*wirepb.Schema // of the peer's adverts
 	floors  bool                      // the peer speaks of holders
+	behind  bool                      // the peer speaks of tables that are behind
 	active  bool
 	limit   int64
 
@@ -231,8 +233,10 @@ type incoming struct {
 	cause   string             // of a snapshot
 	whole   []engine.TableName // asked for beside the cursor, which does not cover them
 	asked   engine.Position    // the cursor of Subscribe
-	run     uint32             // the first channel of the Resume that has opened it; 0 for none
-	floor   bool               // or FLOOR is asked for
+	// behind are the tables that are behind where what comes next gets to; nil: as before.
+	behind map[engine.TableName]engine.Reached
+	run    uint32 // the first channel of the Resume that has opened it; 0 for none
+	floor  bool   // or FLOOR is asked for
 	// what Ack has told
 	toldHolders Holdings
 }
@@ -601,6 +605,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		r.places[o.Log] = p
 	}
 	p.Compare = o.Compare
+	p.trail = p.trail.Until(p.Position, p.Compare)
 	if whole := !p.Known || p.Lost != ""; whole && p.copier != nil && p.copier != r && !p.copier.closed {
 		return // it comes over another session already
 	} else if whole {
@@ -613,6 +618,21 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		} else {
 			p.Lost = fmt.Sprintf("tables of log %s are wanted that were not read before", o.Log)
 		}
+	}
+	behind, known := p.behind(tables)
+	if len(behind) > 0 && !r.behind || !known { // the peer may not have what comes to them later
+		late := slices.DeleteFunc(slices.Clone(tables), func(t engine.TableName) bool {
+			_, is := behind[t]
+			return known && !is || slices.Contains(fresh, t)
+		})
+		switch {
+		case !p.Known || p.Lost != "" || p.Floor || o.anywhere():
+		case r.alone && p.Time > 0 && known:
+			fresh = append(fresh, late...)
+		default:
+			p.Lost = fmt.Sprintf("tables of log %s have not come up to its position %s, and node %s does not say whether it brings them", o.Log, p.Position, r.peer)
+		}
+		behind = nil
 	}
 	c := r.open(o, tables)
 	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, Follow: r.cfg.Holder != ""}
@@ -631,7 +651,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 	} else if p.Known && p.Lost == "" {
 		c.asked = p.Position
 		m.From = &wirepb.Subscribe_Cursor{Cursor: wire.FromCursor(p.Position, p.Time)}
-		m.StagedParts = p.Parts
+		m.StagedParts, m.Behind = p.Parts, wire.FromBehind(behind)
 	}
 	if c.whole = fresh; len(fresh) > 0 {
 		p.Parts, m.StagedParts, m.Fresh = 0, 0, wire.FromTables(fresh)

@@ -51,6 +51,8 @@ func (r *Reader) frame(now time.Time, f *wirepb.Frame) error {
 		return r.snapshotBegin(k.SnapshotBegin)
 	case *wirepb.Frame_SnapshotMarks:
 		return r.snapshotMarks(k.SnapshotMarks)
+	case *wirepb.Frame_Behind:
+		return r.behindNext(k.Behind)
 	case *wirepb.Frame_SnapshotRows:
 		return r.snapshotRows(k.SnapshotRows)
 	case *wirepb.Frame_SnapshotEnd:
@@ -100,6 +102,7 @@ func (r *Reader) peerHello(h *wirepb.Hello) error {
 	}
 	r.floors = r.shared == nil && slices.Contains(h.GetCapabilities(), CapFloors)
 	r.alone = r.shared == nil && slices.Contains(h.GetCapabilities(), CapFreshTables)
+	r.behind = r.shared == nil && slices.Contains(h.GetCapabilities(), CapBehind)
 	r.vectors = r.shared == nil && slices.Contains(h.GetCapabilities(), CapVector)
 	r.duplex = r.cfg.Duplex && slices.Contains(h.GetCapabilities(), CapDuplex)
 	if held := h.GetHeld(); held.GetNodeId() == r.cfg.NodeID && held.GetEpoch() != 0 {
@@ -353,6 +356,10 @@ func (r *Reader) subscribed(m *wirepb.Subscribed) error {
 	}
 	if mode == wirepb.Mode_MODE_STATE_DELTA || mode == wirepb.Mode_MODE_REPLAY_ARCHIVE {
 		c.state, c.mode = inSnapshot, mode
+		if fresh := wire.Tables(m.GetFresh()); len(fresh) > 0 {
+			c.whole = append(c.whole, slices.DeleteFunc(fresh, func(t engine.TableName) bool { return slices.Contains(c.whole, t) })...)
+			c.cause = cmp.Or(c.cause, fmt.Sprintf("log %s has tables that had not come up to %s, where it is gone on with elsewhere", c.log, c.asked))
+		}
 		return nil
 	}
 	c.tables = slices.DeleteFunc(slices.Clone(c.tables), func(t engine.TableName) bool { return slices.Contains(c.whole, t) }) // the peer has them no longer
@@ -459,6 +466,7 @@ func (r *Reader) snapshotBegin(m *wirepb.SnapshotBegin) error {
 	if c.mode == wirepb.Mode_MODE_STATE_DELTA {
 		spec.Fresh = slices.DeleteFunc(c.whole, func(t engine.TableName) bool { return !slices.Contains(spec.Tables, t) })
 	}
+	spec.Behind = c.next(func(t engine.TableName) bool { return !spec.Delta || slices.Contains(spec.Fresh, t) })
 	c.state, c.spec, c.rows, c.tables = inRows, spec, 0, spec.Tables
 	c.place.handed = nil
 	c.fresh = append(c.fresh, spec.Schemas...)
@@ -530,6 +538,7 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	if !p.had {
 		p.before, p.had = p.Tables, true
 	}
+	p.trail = p.trail.With(at, c.spec.Behind, c.offer.Compare)
 	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, max(p.Time, t), true, 0, "", "", c.spec.Tables
 	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
 	p.copier = nil
@@ -621,6 +630,7 @@ func (r *Reader) block(c *incoming, b *engine.Block, n int64) (blockIs, error) {
 	}
 	b.Schemas = c.hand()
 	if b.Last {
+		b.Behind = c.passes(b.Position)
 		p.Position, p.Time, p.Parts = b.Position, b.Time, 0
 	} else {
 		p.Parts = b.Part + 1
@@ -660,7 +670,7 @@ func (r *Reader) passed(c *incoming, m *wirepb.Progress) (blockIs, error) {
 	case c.offer.Compare(prev, p.Position) > 0, p.Parts > 0:
 		return blockHole, nil
 	}
-	r.deliver(c, &Delivery{Kind: DeliverProgress, Prev: p.Position, Through: through, Time: engine.Time(m.GetTime())})
+	r.deliver(c, &Delivery{Kind: DeliverProgress, Prev: p.Position, Through: through, Time: engine.Time(m.GetTime()), Behind: c.passes(through)})
 	p.Position, p.Time = through, engine.Time(m.GetTime())
 	return blockNext, nil
 }
@@ -735,7 +745,7 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 	p.Lost, p.copier = cause, r
 	p.Counts.Resets++
 	r.remove(c)
-	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole = log, o, p, inSubscribed, nil, nil, cause, nil
+	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole, c.behind = log, o, p, inSubscribed, nil, nil, cause, nil, nil
 	r.add(c)
 	c.tables = r.wantedOf(o)
 	o.channel = c.id

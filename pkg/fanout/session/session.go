@@ -45,10 +45,11 @@ const (
 	CapVector        = "cursor-vector"  // many channels are opened by one vector of cursors, of which the peer remembers the last
 	CapShapes        = "advert-shapes"  // adverts say once what many schemas have in common
 	CapFloors        = "floors"         // the peer speaks of holders: acks by holder, Stable, FLOOR
+	CapBehind        = "behind-tables"  // the peer speaks of tables that a cursor is ahead of
 )
 
 func capabilitiesOf(duplex, basic bool) []string {
-	all := []string{CapStateDelta, CapReplayArchive, CapFreshTables, CapVector, CapShapes, CapFloors}
+	all := []string{CapStateDelta, CapReplayArchive, CapFreshTables, CapVector, CapShapes, CapFloors, CapBehind}
 	if !basic {
 		all = append(all, CapOriginCursors)
 	}
@@ -155,6 +156,8 @@ func frame(kind any) *wirepb.Frame {
 		f.Kind = &wirepb.Frame_Error{Error: k}
 	case *wirepb.Resume:
 		f.Kind = &wirepb.Frame_Resume{Resume: k}
+	case *wirepb.Behind:
+		f.Kind = &wirepb.Frame_Behind{Behind: k}
 	case *wirepb.Unsubscribe:
 		f.Kind = &wirepb.Frame_Unsubscribe{Unsubscribe: k}
 	default:

@@ -74,8 +74,8 @@ func (w *Writer) subscribe(m *wirepb.Subscribe, brief bool) error {
 	default:
 		return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s serves from a cursor or a snapshot only", w.cfg.NodeID)
 	}
-	if c.fresh = wire.Tables(m.GetFresh()); !c.hasFrom {
-		c.parts, c.fresh = 0, nil
+	if c.fresh, c.behind = wire.Tables(m.GetFresh()), wire.Behind(m.GetBehind()); !c.hasFrom {
+		c.parts, c.fresh, c.behind = 0, nil, nil
 	}
 	w.channels[id] = c
 	w.order = append(w.order, id)
@@ -116,9 +116,12 @@ func (w *Writer) advance(c *outgoing) error {
 		w.reset(c, other)
 		s = other
 	}
-	c.head, c.compare = s.Head, s.Compare
+	c.head, c.compare, c.trail = s.Head, s.Compare, s.Trail
 	if err := w.look(c, s); err != nil {
 		return err
+	}
+	if c.state == stateStreaming && len(w.lacking(c, c.sent)) > 0 {
+		return w.gap(c, s.Oldest) // this node has come to have them otherwise than by the log
 	}
 	if c.state != stateWaiting {
 		return nil
@@ -176,7 +179,7 @@ func (w *Writer) reset(c *outgoing, to *Served) {
 	}
 	w.send(&wirepb.Reset{Channel: c.id, Log: wire.FromLog(c.log), Epoch: uint64(to.Log.Epoch)})
 	c.log, c.state, c.hasFrom, c.sent, c.time, c.parts, c.acked, c.durable, c.since, c.shapes = to.Log, stateWaiting, false, "", 0, 0, "", false, 0, 0
-	c.replay, c.failed, c.held, c.fresh, c.brief, c.forgotten = "", false, false, nil, false, 0
+	c.replay, c.failed, c.held, c.fresh, c.brief, c.forgotten, c.behind = "", false, false, nil, false, 0, nil
 }
 
 // begin chooses the mode of a waiting channel, if the node has what it takes.
@@ -189,8 +192,14 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 	// A table that the node lacks is not sent, and the reader told so.
 	c.fresh = slices.DeleteFunc(c.fresh, func(t engine.TableName) bool { return !c.covers(t) })
 	if c.hasFrom {
+		ahead := s.Compare(c.sent, s.Head)
+		lacking := w.lacking(c, s.Head)
+		if ahead == 0 && c.allows(wirepb.Mode_MODE_LIVE) || s.Compare(c.sent, s.Oldest) >= 0 && c.allows(wirepb.Mode_MODE_DELTA) {
+			lacking = w.lacking(c, c.sent)
+		}
+		c.fresh = append(c.fresh, slices.DeleteFunc(lacking, func(t engine.TableName) bool { return slices.Contains(c.fresh, t) })...)
 		delta := w.delta && c.time > 0 && s.CompleteFrom > 0 && c.time >= max(s.CompleteFrom, c.forgotten) && c.allows(wirepb.Mode_MODE_STATE_DELTA)
-		switch ahead := s.Compare(c.sent, s.Head); {
+		switch {
 		case ahead > 0 && len(s.Path) == 1:
 			// This node minted the log and is behind its reader: it has lost history.
 			w.out = append(w.out, Output{Witness: &Witness{w.peer, c.log.Epoch, max(c.time, s.Time+1)}})
@@ -221,6 +230,9 @@ func (w *Writer) begin(c *outgoing, s *Served) error {
 		c.state, c.sent, c.parts, c.since, c.replay, c.fresh = stateSnapshot, "", 0, 0, "", nil
 	case wirepb.Mode_MODE_STATE_DELTA:
 		answer.Start = wire.FromCursor(c.sent, c.time)
+		if w.behind {
+			answer.Fresh = wire.FromTables(c.fresh)
+		}
 		c.state, c.parts, c.since, c.replay = stateSnapshot, 0, c.time, ""
 	case wirepb.Mode_MODE_REPLAY_ARCHIVE:
 		answer.Start = wire.FromCursor(c.sent, c.time)

@@ -20,6 +20,8 @@ type Served struct {
 	// CompleteFrom is the time from which the state holds every delete; a cursor at
 	// or after it can be caught up from there. 0 for none.
 	CompleteFrom engine.Time
+	// Trail says which tables were behind where in the log.
+	Trail engine.Trail
 	// Scope are the tables of which the node has only a part; nil for none.
 	Scope *scope.Scope
 	// Hidden says that the log has tables that the peer may not see; they are not
@@ -106,6 +108,7 @@ type Writer struct {
 	resuming []*wirepb.Resume  // the run being received
 	shapes   map[string]uint32 // that were told in adverts; nil where the peer knows none
 	floors   bool              // the peer speaks of holders
+	behind   bool              // the peer is told which tables are behind
 	closed   bool
 	draining bool
 
@@ -146,8 +149,11 @@ type outgoing struct {
 	failed    bool            // a replay: not tried again
 	forgotten engine.Time     // deletes before it are no longer known; 0 for none that are
 	held      bool            // the snapshot waits for its rows: see Hold
-	// fresh are tables that the cursor does not cover: they are sent whole.
+	// fresh are tables that the cursor does not cover, or that lack what the log does not
+	// bring: they are sent whole.
 	fresh   []engine.TableName
+	behind  map[engine.TableName]engine.Reached // tables that sent is ahead of, as the peer knows it; never altered
+	trail   engine.Trail                        // of the log, as last served
 	hasFrom bool
 	head    engine.Position // of the log, as last served
 	compare engine.Comparator
@@ -315,6 +321,7 @@ func (w *Writer) hello(h *wirepb.Hello) error {
 		w.shapes = map[string]uint32{}
 	}
 	w.floors = slices.Contains(h.GetCapabilities(), CapFloors)
+	w.behind = !w.shared && slices.Contains(h.GetCapabilities(), CapBehind)
 	if !w.cfg.Dialled {
 		w.answer()
 	}

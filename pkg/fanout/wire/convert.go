@@ -2,7 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
@@ -106,6 +108,23 @@ func Block(m *wirepb.Batch) *engine.Block {
 // FromCursor returns a position with its time as it is sent.
 func FromCursor(p engine.Position, t engine.Time) *wirepb.Cursor {
 	return &wirepb.Cursor{Position: string(p), Time: uint64(t)}
+}
+
+// FromBehind returns tables that a place in a log is ahead of as they are sent.
+func FromBehind(behind map[engine.TableName]engine.Reached) []*wirepb.TableReached {
+	names := slices.SortedFunc(maps.Keys(behind), scope.CompareTables)
+	return each(names, func(t engine.TableName) *wirepb.TableReached {
+		return &wirepb.TableReached{Table: FromTable(t), At: FromCursor(behind[t].Position, behind[t].Time)}
+	})
+}
+
+// Behind returns tables that a place in a log is ahead of as the engine has them; never nil.
+func Behind(ts []*wirepb.TableReached) map[engine.TableName]engine.Reached {
+	behind := make(map[engine.TableName]engine.Reached, len(ts))
+	for _, t := range ts {
+		behind[Table(t.GetTable())] = engine.Reached{Position: engine.Position(t.GetAt().GetPosition()), Time: engine.Time(t.GetAt().GetTime())}
+	}
+	return behind
 }
 
 // FromHead returns how far a log has got at its origin as it is sent.

@@ -330,6 +330,7 @@ type Frame struct {
 	//	*Frame_Unsubscribe
 	//	*Frame_Resume
 	//	*Frame_SnapshotMarks
+	//	*Frame_Behind
 	Kind          isFrame_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -570,6 +571,15 @@ func (x *Frame) GetSnapshotMarks() *SnapshotMarks {
 	return nil
 }
 
+func (x *Frame) GetBehind() *Behind {
+	if x != nil {
+		if x, ok := x.Kind.(*Frame_Behind); ok {
+			return x.Behind
+		}
+	}
+	return nil
+}
+
 type isFrame_Kind interface {
 	isFrame_Kind()
 }
@@ -662,6 +672,10 @@ type Frame_SnapshotMarks struct {
 	SnapshotMarks *SnapshotMarks `protobuf:"bytes,22,opt,name=snapshot_marks,json=snapshotMarks,proto3,oneof"`
 }
 
+type Frame_Behind struct {
+	Behind *Behind `protobuf:"bytes,23,opt,name=behind,proto3,oneof"`
+}
+
 func (*Frame_Hello) isFrame_Kind() {}
 
 func (*Frame_Advert) isFrame_Kind() {}
@@ -705,6 +719,8 @@ func (*Frame_Unsubscribe) isFrame_Kind() {}
 func (*Frame_Resume) isFrame_Kind() {}
 
 func (*Frame_SnapshotMarks) isFrame_Kind() {}
+
+func (*Frame_Behind) isFrame_Kind() {}
 
 // LogID names a log: one unbroken history of an origin.
 type LogID struct {
@@ -1443,7 +1459,11 @@ type Subscribe struct {
 	Fresh []*TableName `protobuf:"bytes,12,rep,name=fresh,proto3" json:"fresh,omitempty"`
 	// A snapshot may be of where the writer's log begins, and the log after it come
 	// before its end: see SnapshotBegin.follows.
-	Follow        bool `protobuf:"varint,13,opt,name=follow,proto3" json:"follow,omitempty"`
+	Follow bool `protobuf:"varint,13,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Tables that the cursor is ahead of, as Behind has told. If the log from the cursor
+	// on does not bring what they lack, they are sent whole: see Subscribed.fresh. Of a
+	// peer with the capability behind-tables.
+	Behind        []*TableReached `protobuf:"bytes,14,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1580,6 +1600,13 @@ func (x *Subscribe) GetFollow() bool {
 		return x.Follow
 	}
 	return false
+}
+
+func (x *Subscribe) GetBehind() []*TableReached {
+	if x != nil {
+		return x.Behind
+	}
+	return nil
 }
 
 type isSubscribe_From interface {
@@ -1988,7 +2015,10 @@ type Subscribed struct {
 	// Of a channel that Resume has opened: log and start are as asked for, the tables
 	// and the newest schema of each as advertised last, and the head is the start if it is
 	// absent; none of them is said again.
-	AsAdvertised  bool `protobuf:"varint,8,opt,name=as_advertised,json=asAdvertised,proto3" json:"as_advertised,omitempty"`
+	AsAdvertised bool `protobuf:"varint,8,opt,name=as_advertised,json=asAdvertised,proto3" json:"as_advertised,omitempty"`
+	// Of STATE_DELTA: the tables that are sent whole, those that Subscribe has called
+	// fresh and others. To a peer with the capability behind-tables.
+	Fresh         []*TableName `protobuf:"bytes,9,rep,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2079,6 +2109,131 @@ func (x *Subscribed) GetAsAdvertised() bool {
 	return false
 }
 
+func (x *Subscribed) GetFresh() []*TableName {
+	if x != nil {
+		return x.Fresh
+	}
+	return nil
+}
+
+// Behind says which tables the log's places are ahead of, from a position on: each is there
+// only up to a place before, and what it lacks comes in the log later. All others are
+// where the log is. It comes before the Batch, Progress or SnapshotBegin that gets to the
+// position, where other tables are behind than at the place before, and always before
+// SnapshotBegin if any were or are. To a peer with the capability behind-tables.
+type Behind struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       uint32                 `protobuf:"varint,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Position      string                 `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	Tables        []*TableReached        `protobuf:"bytes,3,rep,name=tables,proto3" json:"tables,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Behind) Reset() {
+	*x = Behind{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Behind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Behind) ProtoMessage() {}
+
+func (x *Behind) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Behind.ProtoReflect.Descriptor instead.
+func (*Behind) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Behind) GetChannel() uint32 {
+	if x != nil {
+		return x.Channel
+	}
+	return 0
+}
+
+func (x *Behind) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+func (x *Behind) GetTables() []*TableReached {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+// TableReached is how far a table is there.
+type TableReached struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         *TableName             `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	At            *Cursor                `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableReached) Reset() {
+	*x = TableReached{}
+	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableReached) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableReached) ProtoMessage() {}
+
+func (x *TableReached) ProtoReflect() protoreflect.Message {
+	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableReached.ProtoReflect.Descriptor instead.
+func (*TableReached) Descriptor() ([]byte, []int) {
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TableReached) GetTable() *TableName {
+	if x != nil {
+		return x.Table
+	}
+	return nil
+}
+
+func (x *TableReached) GetAt() *Cursor {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // Unsubscribe ends a channel at the reader's wish.
 type Unsubscribe struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2089,7 +2244,7 @@ type Unsubscribe struct {
 
 func (x *Unsubscribe) Reset() {
 	*x = Unsubscribe{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	mi := &file_tributary_v1_replication_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2256,7 @@ func (x *Unsubscribe) String() string {
 func (*Unsubscribe) ProtoMessage() {}
 
 func (x *Unsubscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[18]
+	mi := &file_tributary_v1_replication_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2269,7 @@ func (x *Unsubscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unsubscribe.ProtoReflect.Descriptor instead.
 func (*Unsubscribe) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{18}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Unsubscribe) GetChannel() uint32 {
@@ -2146,7 +2301,7 @@ type Column struct {
 
 func (x *Column) Reset() {
 	*x = Column{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	mi := &file_tributary_v1_replication_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2313,7 @@ func (x *Column) String() string {
 func (*Column) ProtoMessage() {}
 
 func (x *Column) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[19]
+	mi := &file_tributary_v1_replication_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2326,7 @@ func (x *Column) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Column.ProtoReflect.Descriptor instead.
 func (*Column) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{19}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Column) GetName() string {
@@ -2256,7 +2411,7 @@ type Schema struct {
 
 func (x *Schema) Reset() {
 	*x = Schema{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[20]
+	mi := &file_tributary_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2423,7 @@ func (x *Schema) String() string {
 func (*Schema) ProtoMessage() {}
 
 func (x *Schema) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[20]
+	mi := &file_tributary_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2436,7 @@ func (x *Schema) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schema.ProtoReflect.Descriptor instead.
 func (*Schema) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Schema) GetLog() *LogID {
@@ -2354,7 +2509,7 @@ type TableReset struct {
 
 func (x *TableReset) Reset() {
 	*x = TableReset{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[21]
+	mi := &file_tributary_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2521,7 @@ func (x *TableReset) String() string {
 func (*TableReset) ProtoMessage() {}
 
 func (x *TableReset) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[21]
+	mi := &file_tributary_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2534,7 @@ func (x *TableReset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableReset.ProtoReflect.Descriptor instead.
 func (*TableReset) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TableReset) GetChannel() uint32 {
@@ -2441,7 +2596,7 @@ type SnapshotBegin struct {
 
 func (x *SnapshotBegin) Reset() {
 	*x = SnapshotBegin{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[22]
+	mi := &file_tributary_v1_replication_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2608,7 @@ func (x *SnapshotBegin) String() string {
 func (*SnapshotBegin) ProtoMessage() {}
 
 func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[22]
+	mi := &file_tributary_v1_replication_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2621,7 @@ func (x *SnapshotBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBegin.ProtoReflect.Descriptor instead.
 func (*SnapshotBegin) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotBegin) GetChannel() uint32 {
@@ -2552,7 +2707,7 @@ type SnapshotMarks struct {
 
 func (x *SnapshotMarks) Reset() {
 	*x = SnapshotMarks{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[23]
+	mi := &file_tributary_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2719,7 @@ func (x *SnapshotMarks) String() string {
 func (*SnapshotMarks) ProtoMessage() {}
 
 func (x *SnapshotMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[23]
+	mi := &file_tributary_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2732,7 @@ func (x *SnapshotMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMarks.ProtoReflect.Descriptor instead.
 func (*SnapshotMarks) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{23}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotMarks) GetChannel() uint32 {
@@ -2606,7 +2761,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	mi := &file_tributary_v1_replication_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2773,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[24]
+	mi := &file_tributary_v1_replication_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2786,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{24}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Mark) GetLog() *LogID {
@@ -2666,7 +2821,7 @@ type SnapshotTable struct {
 
 func (x *SnapshotTable) Reset() {
 	*x = SnapshotTable{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[25]
+	mi := &file_tributary_v1_replication_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2833,7 @@ func (x *SnapshotTable) String() string {
 func (*SnapshotTable) ProtoMessage() {}
 
 func (x *SnapshotTable) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[25]
+	mi := &file_tributary_v1_replication_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2846,7 @@ func (x *SnapshotTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTable.ProtoReflect.Descriptor instead.
 func (*SnapshotTable) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{25}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotTable) GetTable() *TableName {
@@ -2724,7 +2879,7 @@ type SnapshotRows struct {
 
 func (x *SnapshotRows) Reset() {
 	*x = SnapshotRows{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[26]
+	mi := &file_tributary_v1_replication_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2736,7 +2891,7 @@ func (x *SnapshotRows) String() string {
 func (*SnapshotRows) ProtoMessage() {}
 
 func (x *SnapshotRows) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[26]
+	mi := &file_tributary_v1_replication_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2749,7 +2904,7 @@ func (x *SnapshotRows) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRows.ProtoReflect.Descriptor instead.
 func (*SnapshotRows) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{26}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotRows) GetChannel() uint32 {
@@ -2793,7 +2948,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[27]
+	mi := &file_tributary_v1_replication_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2960,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[27]
+	mi := &file_tributary_v1_replication_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2973,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{27}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotEnd) GetChannel() uint32 {
@@ -2871,7 +3026,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[28]
+	mi := &file_tributary_v1_replication_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +3038,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[28]
+	mi := &file_tributary_v1_replication_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +3051,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{28}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Batch) GetChannel() uint32 {
@@ -2992,7 +3147,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[29]
+	mi := &file_tributary_v1_replication_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3004,7 +3159,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[29]
+	mi := &file_tributary_v1_replication_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3017,7 +3172,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{29}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Progress) GetChannel() uint32 {
@@ -3078,7 +3233,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[30]
+	mi := &file_tributary_v1_replication_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3245,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[30]
+	mi := &file_tributary_v1_replication_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3258,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{30}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Head) GetLog() *LogID {
@@ -3148,7 +3303,7 @@ type SourceHead struct {
 
 func (x *SourceHead) Reset() {
 	*x = SourceHead{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	mi := &file_tributary_v1_replication_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3315,7 @@ func (x *SourceHead) String() string {
 func (*SourceHead) ProtoMessage() {}
 
 func (x *SourceHead) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[31]
+	mi := &file_tributary_v1_replication_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3328,7 @@ func (x *SourceHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceHead.ProtoReflect.Descriptor instead.
 func (*SourceHead) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{31}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SourceHead) GetAt() *Cursor {
@@ -3213,7 +3368,7 @@ type Stable struct {
 
 func (x *Stable) Reset() {
 	*x = Stable{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[32]
+	mi := &file_tributary_v1_replication_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3225,7 +3380,7 @@ func (x *Stable) String() string {
 func (*Stable) ProtoMessage() {}
 
 func (x *Stable) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[32]
+	mi := &file_tributary_v1_replication_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3238,7 +3393,7 @@ func (x *Stable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stable.ProtoReflect.Descriptor instead.
 func (*Stable) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{32}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Stable) GetLog() *LogID {
@@ -3274,7 +3429,7 @@ type Credit struct {
 
 func (x *Credit) Reset() {
 	*x = Credit{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[33]
+	mi := &file_tributary_v1_replication_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3441,7 @@ func (x *Credit) String() string {
 func (*Credit) ProtoMessage() {}
 
 func (x *Credit) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[33]
+	mi := &file_tributary_v1_replication_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3454,7 @@ func (x *Credit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credit.ProtoReflect.Descriptor instead.
 func (*Credit) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{33}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Credit) GetChannel() uint32 {
@@ -3333,7 +3488,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[34]
+	mi := &file_tributary_v1_replication_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3345,7 +3500,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[34]
+	mi := &file_tributary_v1_replication_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3358,7 +3513,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{34}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Ack) GetChannel() uint32 {
@@ -3408,7 +3563,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[35]
+	mi := &file_tributary_v1_replication_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3575,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[35]
+	mi := &file_tributary_v1_replication_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3588,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{35}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Holding) GetHolder() string {
@@ -3462,7 +3617,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[36]
+	mi := &file_tributary_v1_replication_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3629,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[36]
+	mi := &file_tributary_v1_replication_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3642,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{36}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Gap) GetChannel() uint32 {
@@ -3524,7 +3679,7 @@ type Reset struct {
 
 func (x *Reset) Reset() {
 	*x = Reset{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[37]
+	mi := &file_tributary_v1_replication_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3691,7 @@ func (x *Reset) String() string {
 func (*Reset) ProtoMessage() {}
 
 func (x *Reset) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[37]
+	mi := &file_tributary_v1_replication_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +3704,7 @@ func (x *Reset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reset.ProtoReflect.Descriptor instead.
 func (*Reset) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{37}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Reset) GetChannel() uint32 {
@@ -3585,7 +3740,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[38]
+	mi := &file_tributary_v1_replication_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3752,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[38]
+	mi := &file_tributary_v1_replication_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3765,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{38}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GoAway) GetMessage() string {
@@ -3643,7 +3798,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[39]
+	mi := &file_tributary_v1_replication_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3655,7 +3810,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[39]
+	mi := &file_tributary_v1_replication_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3668,7 +3823,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{39}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Error) GetCode() ErrorCode {
@@ -3707,7 +3862,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[40]
+	mi := &file_tributary_v1_replication_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3719,7 +3874,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[40]
+	mi := &file_tributary_v1_replication_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3732,7 +3887,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{40}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{42}
 }
 
 type DescribeResponse struct {
@@ -3746,7 +3901,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[41]
+	mi := &file_tributary_v1_replication_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +3913,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[41]
+	mi := &file_tributary_v1_replication_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +3926,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{41}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DescribeResponse) GetNodeId() string {
@@ -3803,7 +3958,7 @@ type ListSnapshotsRequest struct {
 
 func (x *ListSnapshotsRequest) Reset() {
 	*x = ListSnapshotsRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[42]
+	mi := &file_tributary_v1_replication_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +3970,7 @@ func (x *ListSnapshotsRequest) String() string {
 func (*ListSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[42]
+	mi := &file_tributary_v1_replication_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +3983,7 @@ func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{42}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{44}
 }
 
 type ListSnapshotsResponse struct {
@@ -3840,7 +3995,7 @@ type ListSnapshotsResponse struct {
 
 func (x *ListSnapshotsResponse) Reset() {
 	*x = ListSnapshotsResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[43]
+	mi := &file_tributary_v1_replication_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +4007,7 @@ func (x *ListSnapshotsResponse) String() string {
 func (*ListSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[43]
+	mi := &file_tributary_v1_replication_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3865,7 +4020,7 @@ func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{43}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
@@ -3890,7 +4045,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[44]
+	mi := &file_tributary_v1_replication_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +4057,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[44]
+	mi := &file_tributary_v1_replication_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +4070,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{44}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Snapshot) GetId() string {
@@ -3961,7 +4116,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[45]
+	mi := &file_tributary_v1_replication_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4128,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[45]
+	mi := &file_tributary_v1_replication_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4141,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{45}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{47}
 }
 
 type StatusResponse struct {
@@ -4000,7 +4155,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[46]
+	mi := &file_tributary_v1_replication_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4167,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[46]
+	mi := &file_tributary_v1_replication_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4180,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{46}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatusResponse) GetNodeId() string {
@@ -4063,7 +4218,7 @@ type Reader struct {
 
 func (x *Reader) Reset() {
 	*x = Reader{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[47]
+	mi := &file_tributary_v1_replication_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4075,7 +4230,7 @@ func (x *Reader) String() string {
 func (*Reader) ProtoMessage() {}
 
 func (x *Reader) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[47]
+	mi := &file_tributary_v1_replication_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4088,7 +4243,7 @@ func (x *Reader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reader.ProtoReflect.Descriptor instead.
 func (*Reader) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{47}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Reader) GetNodeId() string {
@@ -4137,7 +4292,7 @@ type ReaderChannel struct {
 
 func (x *ReaderChannel) Reset() {
 	*x = ReaderChannel{}
-	mi := &file_tributary_v1_replication_proto_msgTypes[48]
+	mi := &file_tributary_v1_replication_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4304,7 @@ func (x *ReaderChannel) String() string {
 func (*ReaderChannel) ProtoMessage() {}
 
 func (x *ReaderChannel) ProtoReflect() protoreflect.Message {
-	mi := &file_tributary_v1_replication_proto_msgTypes[48]
+	mi := &file_tributary_v1_replication_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4317,7 @@ func (x *ReaderChannel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReaderChannel.ProtoReflect.Descriptor instead.
 func (*ReaderChannel) Descriptor() ([]byte, []int) {
-	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{48}
+	return file_tributary_v1_replication_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReaderChannel) GetLog() *LogID {
@@ -4225,7 +4380,7 @@ var File_tributary_v1_replication_proto protoreflect.FileDescriptor
 
 const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1etributary/v1/replication.proto\x12\ftributary.v1\"\x92\t\n" +
+	"\x1etributary/v1/replication.proto\x12\ftributary.v1\"\xc2\t\n" +
 	"\x05Frame\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x13.tributary.v1.HelloH\x00R\x05hello\x12.\n" +
 	"\x06advert\x18\x02 \x01(\v2\x14.tributary.v1.AdvertH\x00R\x06advert\x127\n" +
@@ -4252,7 +4407,8 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05error\x18\x13 \x01(\v2\x13.tributary.v1.ErrorH\x00R\x05error\x12=\n" +
 	"\vunsubscribe\x18\x14 \x01(\v2\x19.tributary.v1.UnsubscribeH\x00R\vunsubscribe\x12.\n" +
 	"\x06resume\x18\x15 \x01(\v2\x14.tributary.v1.ResumeH\x00R\x06resume\x12D\n" +
-	"\x0esnapshot_marks\x18\x16 \x01(\v2\x1b.tributary.v1.SnapshotMarksH\x00R\rsnapshotMarksB\x06\n" +
+	"\x0esnapshot_marks\x18\x16 \x01(\v2\x1b.tributary.v1.SnapshotMarksH\x00R\rsnapshotMarks\x12.\n" +
+	"\x06behind\x18\x17 \x01(\v2\x14.tributary.v1.BehindH\x00R\x06behindB\x06\n" +
 	"\x04kind\"5\n" +
 	"\x05LogID\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x14\n" +
@@ -4304,7 +4460,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05scope\x18\b \x01(\v2\x13.tributary.v1.ScopeR\x05scope\x12%\n" +
 	"\x0ecomplete_since\x18\t \x01(\x04R\rcompleteSince\x12\x14\n" +
 	"\x05order\x18\n" +
-	" \x01(\tR\x05order\"\xee\x03\n" +
+	" \x01(\tR\x05order\"\xa2\x04\n" +
 	"\tSubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
 	"\x03log\x18\x02 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12)\n" +
@@ -4319,7 +4475,8 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	" \x03(\tR\x06upward\x12\x16\n" +
 	"\x06reader\x18\v \x01(\tR\x06reader\x12-\n" +
 	"\x05fresh\x18\f \x03(\v2\x17.tributary.v1.TableNameR\x05fresh\x12\x16\n" +
-	"\x06follow\x18\r \x01(\bR\x06followB\x06\n" +
+	"\x06follow\x18\r \x01(\bR\x06follow\x122\n" +
+	"\x06behind\x18\x0e \x03(\v2\x1a.tributary.v1.TableReachedR\x06behindB\x06\n" +
 	"\x04from\"\x1f\n" +
 	"\x05Floor\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\xdc\x02\n" +
@@ -4352,7 +4509,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eOPERATOR_EQUAL\x10\x01\x12\x0f\n" +
 	"\vOPERATOR_IN\x10\x02\x12\x13\n" +
-	"\x0fOPERATOR_PREFIX\x10\x03\"\xd1\x02\n" +
+	"\x0fOPERATOR_PREFIX\x10\x03\"\x80\x03\n" +
 	"\n" +
 	"Subscribed\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
@@ -4362,7 +4519,15 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x04head\x18\x05 \x01(\v2\x14.tributary.v1.CursorR\x04head\x12.\n" +
 	"\aschemas\x18\x06 \x03(\v2\x14.tributary.v1.SchemaR\aschemas\x12/\n" +
 	"\x06tables\x18\a \x03(\v2\x17.tributary.v1.TableNameR\x06tables\x12#\n" +
-	"\ras_advertised\x18\b \x01(\bR\fasAdvertised\"'\n" +
+	"\ras_advertised\x18\b \x01(\bR\fasAdvertised\x12-\n" +
+	"\x05fresh\x18\t \x03(\v2\x17.tributary.v1.TableNameR\x05fresh\"r\n" +
+	"\x06Behind\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\rR\achannel\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\x122\n" +
+	"\x06tables\x18\x03 \x03(\v2\x1a.tributary.v1.TableReachedR\x06tables\"c\n" +
+	"\fTableReached\x12-\n" +
+	"\x05table\x18\x01 \x01(\v2\x17.tributary.v1.TableNameR\x05table\x12$\n" +
+	"\x02at\x18\x02 \x01(\v2\x14.tributary.v1.CursorR\x02at\"'\n" +
 	"\vUnsubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\"\xdb\x01\n" +
 	"\x06Column\x12\x12\n" +
@@ -4568,7 +4733,7 @@ func file_tributary_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_tributary_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_tributary_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_tributary_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_tributary_v1_replication_proto_goTypes = []any{
 	(Mode)(0),                     // 0: tributary.v1.Mode
 	(Codec)(0),                    // 1: tributary.v1.Codec
@@ -4592,141 +4757,149 @@ var file_tributary_v1_replication_proto_goTypes = []any{
 	(*TableScope)(nil),            // 19: tributary.v1.TableScope
 	(*Condition)(nil),             // 20: tributary.v1.Condition
 	(*Subscribed)(nil),            // 21: tributary.v1.Subscribed
-	(*Unsubscribe)(nil),           // 22: tributary.v1.Unsubscribe
-	(*Column)(nil),                // 23: tributary.v1.Column
-	(*Schema)(nil),                // 24: tributary.v1.Schema
-	(*TableReset)(nil),            // 25: tributary.v1.TableReset
-	(*SnapshotBegin)(nil),         // 26: tributary.v1.SnapshotBegin
-	(*SnapshotMarks)(nil),         // 27: tributary.v1.SnapshotMarks
-	(*Mark)(nil),                  // 28: tributary.v1.Mark
-	(*SnapshotTable)(nil),         // 29: tributary.v1.SnapshotTable
-	(*SnapshotRows)(nil),          // 30: tributary.v1.SnapshotRows
-	(*SnapshotEnd)(nil),           // 31: tributary.v1.SnapshotEnd
-	(*Batch)(nil),                 // 32: tributary.v1.Batch
-	(*Progress)(nil),              // 33: tributary.v1.Progress
-	(*Head)(nil),                  // 34: tributary.v1.Head
-	(*SourceHead)(nil),            // 35: tributary.v1.SourceHead
-	(*Stable)(nil),                // 36: tributary.v1.Stable
-	(*Credit)(nil),                // 37: tributary.v1.Credit
-	(*Ack)(nil),                   // 38: tributary.v1.Ack
-	(*Holding)(nil),               // 39: tributary.v1.Holding
-	(*Gap)(nil),                   // 40: tributary.v1.Gap
-	(*Reset)(nil),                 // 41: tributary.v1.Reset
-	(*GoAway)(nil),                // 42: tributary.v1.GoAway
-	(*Error)(nil),                 // 43: tributary.v1.Error
-	(*DescribeRequest)(nil),       // 44: tributary.v1.DescribeRequest
-	(*DescribeResponse)(nil),      // 45: tributary.v1.DescribeResponse
-	(*ListSnapshotsRequest)(nil),  // 46: tributary.v1.ListSnapshotsRequest
-	(*ListSnapshotsResponse)(nil), // 47: tributary.v1.ListSnapshotsResponse
-	(*Snapshot)(nil),              // 48: tributary.v1.Snapshot
-	(*StatusRequest)(nil),         // 49: tributary.v1.StatusRequest
-	(*StatusResponse)(nil),        // 50: tributary.v1.StatusResponse
-	(*Reader)(nil),                // 51: tributary.v1.Reader
-	(*ReaderChannel)(nil),         // 52: tributary.v1.ReaderChannel
+	(*Behind)(nil),                // 22: tributary.v1.Behind
+	(*TableReached)(nil),          // 23: tributary.v1.TableReached
+	(*Unsubscribe)(nil),           // 24: tributary.v1.Unsubscribe
+	(*Column)(nil),                // 25: tributary.v1.Column
+	(*Schema)(nil),                // 26: tributary.v1.Schema
+	(*TableReset)(nil),            // 27: tributary.v1.TableReset
+	(*SnapshotBegin)(nil),         // 28: tributary.v1.SnapshotBegin
+	(*SnapshotMarks)(nil),         // 29: tributary.v1.SnapshotMarks
+	(*Mark)(nil),                  // 30: tributary.v1.Mark
+	(*SnapshotTable)(nil),         // 31: tributary.v1.SnapshotTable
+	(*SnapshotRows)(nil),          // 32: tributary.v1.SnapshotRows
+	(*SnapshotEnd)(nil),           // 33: tributary.v1.SnapshotEnd
+	(*Batch)(nil),                 // 34: tributary.v1.Batch
+	(*Progress)(nil),              // 35: tributary.v1.Progress
+	(*Head)(nil),                  // 36: tributary.v1.Head
+	(*SourceHead)(nil),            // 37: tributary.v1.SourceHead
+	(*Stable)(nil),                // 38: tributary.v1.Stable
+	(*Credit)(nil),                // 39: tributary.v1.Credit
+	(*Ack)(nil),                   // 40: tributary.v1.Ack
+	(*Holding)(nil),               // 41: tributary.v1.Holding
+	(*Gap)(nil),                   // 42: tributary.v1.Gap
+	(*Reset)(nil),                 // 43: tributary.v1.Reset
+	(*GoAway)(nil),                // 44: tributary.v1.GoAway
+	(*Error)(nil),                 // 45: tributary.v1.Error
+	(*DescribeRequest)(nil),       // 46: tributary.v1.DescribeRequest
+	(*DescribeResponse)(nil),      // 47: tributary.v1.DescribeResponse
+	(*ListSnapshotsRequest)(nil),  // 48: tributary.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil), // 49: tributary.v1.ListSnapshotsResponse
+	(*Snapshot)(nil),              // 50: tributary.v1.Snapshot
+	(*StatusRequest)(nil),         // 51: tributary.v1.StatusRequest
+	(*StatusResponse)(nil),        // 52: tributary.v1.StatusResponse
+	(*Reader)(nil),                // 53: tributary.v1.Reader
+	(*ReaderChannel)(nil),         // 54: tributary.v1.ReaderChannel
 }
 var file_tributary_v1_replication_proto_depIdxs = []int32{
 	11, // 0: tributary.v1.Frame.hello:type_name -> tributary.v1.Hello
 	13, // 1: tributary.v1.Frame.advert:type_name -> tributary.v1.Advert
 	15, // 2: tributary.v1.Frame.subscribe:type_name -> tributary.v1.Subscribe
 	21, // 3: tributary.v1.Frame.subscribed:type_name -> tributary.v1.Subscribed
-	26, // 4: tributary.v1.Frame.snapshot_begin:type_name -> tributary.v1.SnapshotBegin
-	30, // 5: tributary.v1.Frame.snapshot_rows:type_name -> tributary.v1.SnapshotRows
-	31, // 6: tributary.v1.Frame.snapshot_end:type_name -> tributary.v1.SnapshotEnd
-	32, // 7: tributary.v1.Frame.batch:type_name -> tributary.v1.Batch
-	24, // 8: tributary.v1.Frame.schema:type_name -> tributary.v1.Schema
-	25, // 9: tributary.v1.Frame.table_reset:type_name -> tributary.v1.TableReset
-	33, // 10: tributary.v1.Frame.progress:type_name -> tributary.v1.Progress
-	34, // 11: tributary.v1.Frame.head:type_name -> tributary.v1.Head
-	36, // 12: tributary.v1.Frame.stable:type_name -> tributary.v1.Stable
-	37, // 13: tributary.v1.Frame.credit:type_name -> tributary.v1.Credit
-	38, // 14: tributary.v1.Frame.ack:type_name -> tributary.v1.Ack
-	40, // 15: tributary.v1.Frame.gap:type_name -> tributary.v1.Gap
-	41, // 16: tributary.v1.Frame.reset:type_name -> tributary.v1.Reset
-	42, // 17: tributary.v1.Frame.go_away:type_name -> tributary.v1.GoAway
-	43, // 18: tributary.v1.Frame.error:type_name -> tributary.v1.Error
-	22, // 19: tributary.v1.Frame.unsubscribe:type_name -> tributary.v1.Unsubscribe
+	28, // 4: tributary.v1.Frame.snapshot_begin:type_name -> tributary.v1.SnapshotBegin
+	32, // 5: tributary.v1.Frame.snapshot_rows:type_name -> tributary.v1.SnapshotRows
+	33, // 6: tributary.v1.Frame.snapshot_end:type_name -> tributary.v1.SnapshotEnd
+	34, // 7: tributary.v1.Frame.batch:type_name -> tributary.v1.Batch
+	26, // 8: tributary.v1.Frame.schema:type_name -> tributary.v1.Schema
+	27, // 9: tributary.v1.Frame.table_reset:type_name -> tributary.v1.TableReset
+	35, // 10: tributary.v1.Frame.progress:type_name -> tributary.v1.Progress
+	36, // 11: tributary.v1.Frame.head:type_name -> tributary.v1.Head
+	38, // 12: tributary.v1.Frame.stable:type_name -> tributary.v1.Stable
+	39, // 13: tributary.v1.Frame.credit:type_name -> tributary.v1.Credit
+	40, // 14: tributary.v1.Frame.ack:type_name -> tributary.v1.Ack
+	42, // 15: tributary.v1.Frame.gap:type_name -> tributary.v1.Gap
+	43, // 16: tributary.v1.Frame.reset:type_name -> tributary.v1.Reset
+	44, // 17: tributary.v1.Frame.go_away:type_name -> tributary.v1.GoAway
+	45, // 18: tributary.v1.Frame.error:type_name -> tributary.v1.Error
+	24, // 19: tributary.v1.Frame.unsubscribe:type_name -> tributary.v1.Unsubscribe
 	17, // 20: tributary.v1.Frame.resume:type_name -> tributary.v1.Resume
-	27, // 21: tributary.v1.Frame.snapshot_marks:type_name -> tributary.v1.SnapshotMarks
-	5,  // 22: tributary.v1.LogCursor.log:type_name -> tributary.v1.LogID
-	7,  // 23: tributary.v1.LogCursor.cursor:type_name -> tributary.v1.Cursor
-	5,  // 24: tributary.v1.Stamp.log:type_name -> tributary.v1.LogID
-	12, // 25: tributary.v1.Hello.held:type_name -> tributary.v1.Held
-	14, // 26: tributary.v1.Advert.logs:type_name -> tributary.v1.LogAdvert
-	5,  // 27: tributary.v1.Advert.withdrawn:type_name -> tributary.v1.LogID
-	5,  // 28: tributary.v1.LogAdvert.log:type_name -> tributary.v1.LogID
-	6,  // 29: tributary.v1.LogAdvert.tables:type_name -> tributary.v1.TableName
-	24, // 30: tributary.v1.LogAdvert.schemas:type_name -> tributary.v1.Schema
-	7,  // 31: tributary.v1.LogAdvert.head:type_name -> tributary.v1.Cursor
-	18, // 32: tributary.v1.LogAdvert.scope:type_name -> tributary.v1.Scope
-	5,  // 33: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
-	18, // 34: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
-	7,  // 35: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
-	16, // 36: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
-	9,  // 37: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
-	0,  // 38: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
-	6,  // 39: tributary.v1.Subscribe.fresh:type_name -> tributary.v1.TableName
-	8,  // 40: tributary.v1.Resume.cursors:type_name -> tributary.v1.LogCursor
-	5,  // 41: tributary.v1.Resume.gone:type_name -> tributary.v1.LogID
-	0,  // 42: tributary.v1.Resume.modes:type_name -> tributary.v1.Mode
-	19, // 43: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
-	6,  // 44: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
-	20, // 45: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
-	3,  // 46: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
-	5,  // 47: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
-	0,  // 48: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
-	7,  // 49: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
-	7,  // 50: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
-	24, // 51: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
-	6,  // 52: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
-	5,  // 53: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
-	6,  // 54: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
-	23, // 55: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
-	6,  // 56: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
-	24, // 57: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
-	7,  // 58: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
-	29, // 59: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
-	28, // 60: tributary.v1.SnapshotMarks.marks:type_name -> tributary.v1.Mark
-	5,  // 61: tributary.v1.Mark.log:type_name -> tributary.v1.LogID
-	6,  // 62: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
-	10, // 63: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
-	8,  // 64: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
-	1,  // 65: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
-	5,  // 66: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
-	9,  // 67: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
-	5,  // 68: tributary.v1.Progress.log:type_name -> tributary.v1.LogID
-	9,  // 69: tributary.v1.Progress.shared:type_name -> tributary.v1.SharedCursor
-	5,  // 70: tributary.v1.Head.log:type_name -> tributary.v1.LogID
-	7,  // 71: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
-	35, // 72: tributary.v1.Head.source:type_name -> tributary.v1.SourceHead
-	7,  // 73: tributary.v1.SourceHead.at:type_name -> tributary.v1.Cursor
-	5,  // 74: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
-	39, // 75: tributary.v1.Stable.holders:type_name -> tributary.v1.Holding
-	39, // 76: tributary.v1.Ack.holders:type_name -> tributary.v1.Holding
-	5,  // 77: tributary.v1.Ack.log:type_name -> tributary.v1.LogID
-	5,  // 78: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
-	2,  // 79: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
-	14, // 80: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
-	48, // 81: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
-	8,  // 82: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
-	6,  // 83: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
-	51, // 84: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
-	52, // 85: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
-	5,  // 86: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
-	0,  // 87: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
-	6,  // 88: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
-	4,  // 89: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
-	44, // 90: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
-	46, // 91: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
-	49, // 92: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
-	4,  // 93: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
-	45, // 94: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
-	47, // 95: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
-	50, // 96: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
-	93, // [93:97] is the sub-list for method output_type
-	89, // [89:93] is the sub-list for method input_type
-	89, // [89:89] is the sub-list for extension type_name
-	89, // [89:89] is the sub-list for extension extendee
-	0,  // [0:89] is the sub-list for field type_name
+	29, // 21: tributary.v1.Frame.snapshot_marks:type_name -> tributary.v1.SnapshotMarks
+	22, // 22: tributary.v1.Frame.behind:type_name -> tributary.v1.Behind
+	5,  // 23: tributary.v1.LogCursor.log:type_name -> tributary.v1.LogID
+	7,  // 24: tributary.v1.LogCursor.cursor:type_name -> tributary.v1.Cursor
+	5,  // 25: tributary.v1.Stamp.log:type_name -> tributary.v1.LogID
+	12, // 26: tributary.v1.Hello.held:type_name -> tributary.v1.Held
+	14, // 27: tributary.v1.Advert.logs:type_name -> tributary.v1.LogAdvert
+	5,  // 28: tributary.v1.Advert.withdrawn:type_name -> tributary.v1.LogID
+	5,  // 29: tributary.v1.LogAdvert.log:type_name -> tributary.v1.LogID
+	6,  // 30: tributary.v1.LogAdvert.tables:type_name -> tributary.v1.TableName
+	26, // 31: tributary.v1.LogAdvert.schemas:type_name -> tributary.v1.Schema
+	7,  // 32: tributary.v1.LogAdvert.head:type_name -> tributary.v1.Cursor
+	18, // 33: tributary.v1.LogAdvert.scope:type_name -> tributary.v1.Scope
+	5,  // 34: tributary.v1.Subscribe.log:type_name -> tributary.v1.LogID
+	18, // 35: tributary.v1.Subscribe.scope:type_name -> tributary.v1.Scope
+	7,  // 36: tributary.v1.Subscribe.cursor:type_name -> tributary.v1.Cursor
+	16, // 37: tributary.v1.Subscribe.floor:type_name -> tributary.v1.Floor
+	9,  // 38: tributary.v1.Subscribe.shared:type_name -> tributary.v1.SharedCursor
+	0,  // 39: tributary.v1.Subscribe.modes:type_name -> tributary.v1.Mode
+	6,  // 40: tributary.v1.Subscribe.fresh:type_name -> tributary.v1.TableName
+	23, // 41: tributary.v1.Subscribe.behind:type_name -> tributary.v1.TableReached
+	8,  // 42: tributary.v1.Resume.cursors:type_name -> tributary.v1.LogCursor
+	5,  // 43: tributary.v1.Resume.gone:type_name -> tributary.v1.LogID
+	0,  // 44: tributary.v1.Resume.modes:type_name -> tributary.v1.Mode
+	19, // 45: tributary.v1.Scope.tables:type_name -> tributary.v1.TableScope
+	6,  // 46: tributary.v1.TableScope.table:type_name -> tributary.v1.TableName
+	20, // 47: tributary.v1.TableScope.where:type_name -> tributary.v1.Condition
+	3,  // 48: tributary.v1.Condition.operator:type_name -> tributary.v1.Condition.Operator
+	5,  // 49: tributary.v1.Subscribed.log:type_name -> tributary.v1.LogID
+	0,  // 50: tributary.v1.Subscribed.mode:type_name -> tributary.v1.Mode
+	7,  // 51: tributary.v1.Subscribed.start:type_name -> tributary.v1.Cursor
+	7,  // 52: tributary.v1.Subscribed.head:type_name -> tributary.v1.Cursor
+	26, // 53: tributary.v1.Subscribed.schemas:type_name -> tributary.v1.Schema
+	6,  // 54: tributary.v1.Subscribed.tables:type_name -> tributary.v1.TableName
+	6,  // 55: tributary.v1.Subscribed.fresh:type_name -> tributary.v1.TableName
+	23, // 56: tributary.v1.Behind.tables:type_name -> tributary.v1.TableReached
+	6,  // 57: tributary.v1.TableReached.table:type_name -> tributary.v1.TableName
+	7,  // 58: tributary.v1.TableReached.at:type_name -> tributary.v1.Cursor
+	5,  // 59: tributary.v1.Schema.log:type_name -> tributary.v1.LogID
+	6,  // 60: tributary.v1.Schema.table:type_name -> tributary.v1.TableName
+	25, // 61: tributary.v1.Schema.columns:type_name -> tributary.v1.Column
+	6,  // 62: tributary.v1.TableReset.table:type_name -> tributary.v1.TableName
+	26, // 63: tributary.v1.TableReset.schema:type_name -> tributary.v1.Schema
+	7,  // 64: tributary.v1.SnapshotBegin.at:type_name -> tributary.v1.Cursor
+	31, // 65: tributary.v1.SnapshotBegin.tables:type_name -> tributary.v1.SnapshotTable
+	30, // 66: tributary.v1.SnapshotMarks.marks:type_name -> tributary.v1.Mark
+	5,  // 67: tributary.v1.Mark.log:type_name -> tributary.v1.LogID
+	6,  // 68: tributary.v1.SnapshotTable.table:type_name -> tributary.v1.TableName
+	10, // 69: tributary.v1.SnapshotTable.truncates:type_name -> tributary.v1.Stamp
+	8,  // 70: tributary.v1.SnapshotEnd.cursors:type_name -> tributary.v1.LogCursor
+	1,  // 71: tributary.v1.Batch.codec:type_name -> tributary.v1.Codec
+	5,  // 72: tributary.v1.Batch.log:type_name -> tributary.v1.LogID
+	9,  // 73: tributary.v1.Batch.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 74: tributary.v1.Progress.log:type_name -> tributary.v1.LogID
+	9,  // 75: tributary.v1.Progress.shared:type_name -> tributary.v1.SharedCursor
+	5,  // 76: tributary.v1.Head.log:type_name -> tributary.v1.LogID
+	7,  // 77: tributary.v1.Head.head:type_name -> tributary.v1.Cursor
+	37, // 78: tributary.v1.Head.source:type_name -> tributary.v1.SourceHead
+	7,  // 79: tributary.v1.SourceHead.at:type_name -> tributary.v1.Cursor
+	5,  // 80: tributary.v1.Stable.log:type_name -> tributary.v1.LogID
+	41, // 81: tributary.v1.Stable.holders:type_name -> tributary.v1.Holding
+	41, // 82: tributary.v1.Ack.holders:type_name -> tributary.v1.Holding
+	5,  // 83: tributary.v1.Ack.log:type_name -> tributary.v1.LogID
+	5,  // 84: tributary.v1.Reset.log:type_name -> tributary.v1.LogID
+	2,  // 85: tributary.v1.Error.code:type_name -> tributary.v1.ErrorCode
+	14, // 86: tributary.v1.DescribeResponse.logs:type_name -> tributary.v1.LogAdvert
+	50, // 87: tributary.v1.ListSnapshotsResponse.snapshots:type_name -> tributary.v1.Snapshot
+	8,  // 88: tributary.v1.Snapshot.cursors:type_name -> tributary.v1.LogCursor
+	6,  // 89: tributary.v1.Snapshot.tables:type_name -> tributary.v1.TableName
+	53, // 90: tributary.v1.StatusResponse.readers:type_name -> tributary.v1.Reader
+	54, // 91: tributary.v1.Reader.channels:type_name -> tributary.v1.ReaderChannel
+	5,  // 92: tributary.v1.ReaderChannel.log:type_name -> tributary.v1.LogID
+	0,  // 93: tributary.v1.ReaderChannel.mode:type_name -> tributary.v1.Mode
+	6,  // 94: tributary.v1.ReaderChannel.tables:type_name -> tributary.v1.TableName
+	4,  // 95: tributary.v1.Replication.Session:input_type -> tributary.v1.Frame
+	46, // 96: tributary.v1.Replication.Describe:input_type -> tributary.v1.DescribeRequest
+	48, // 97: tributary.v1.Replication.ListSnapshots:input_type -> tributary.v1.ListSnapshotsRequest
+	51, // 98: tributary.v1.Replication.Status:input_type -> tributary.v1.StatusRequest
+	4,  // 99: tributary.v1.Replication.Session:output_type -> tributary.v1.Frame
+	47, // 100: tributary.v1.Replication.Describe:output_type -> tributary.v1.DescribeResponse
+	49, // 101: tributary.v1.Replication.ListSnapshots:output_type -> tributary.v1.ListSnapshotsResponse
+	52, // 102: tributary.v1.Replication.Status:output_type -> tributary.v1.StatusResponse
+	99, // [99:103] is the sub-list for method output_type
+	95, // [95:99] is the sub-list for method input_type
+	95, // [95:95] is the sub-list for extension type_name
+	95, // [95:95] is the sub-list for extension extendee
+	0,  // [0:95] is the sub-list for field type_name
 }
 
 func init() { file_tributary_v1_replication_proto_init() }
@@ -4757,20 +4930,21 @@ func file_tributary_v1_replication_proto_init() {
 		(*Frame_Unsubscribe)(nil),
 		(*Frame_Resume)(nil),
 		(*Frame_SnapshotMarks)(nil),
+		(*Frame_Behind)(nil),
 	}
 	file_tributary_v1_replication_proto_msgTypes[11].OneofWrappers = []any{
 		(*Subscribe_Cursor)(nil),
 		(*Subscribe_Floor)(nil),
 		(*Subscribe_Shared)(nil),
 	}
-	file_tributary_v1_replication_proto_msgTypes[39].OneofWrappers = []any{}
+	file_tributary_v1_replication_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tributary_v1_replication_proto_rawDesc), len(file_tributary_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

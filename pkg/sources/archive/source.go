@@ -254,7 +254,7 @@ func (s *Source) has(sink engine.Sink, table int, c archive.Cursor, from engine.
 	cur, ok := from[engine.CursorKey{Log: c.Log}]
 	if covering, is := sink.(engine.Covering); ok && is {
 		name := s.cfg.Tables[table].Name
-		if r, is := covering.Behind(c.Log)[name]; is {
+		if r, is := covering.Behind(c.Log, cur.Position)[name]; is {
 			return archive.Cursor{Log: c.Log, Position: r.Position, Time: r.Time, Order: c.Order}, true
 		}
 		ok = slices.Contains(covering.Covered(c.Log), name)
