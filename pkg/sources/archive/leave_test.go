@@ -181,6 +181,19 @@ func TestLeavesWhileBehind(t *testing.T) {
 					t.Errorf("%d baselines, and of %d tables alone", all, tables)
 				}
 			})
+			run("restarts with one cursor for all logs", func(t *testing.T, a *apart, edge *ft.Node, to string) {
+				disk := ft.Durable(t)
+				reader, _ := ft.ChildWith(t, "reader", ft.Options{Use: disk}, nil, edge)
+				at(a, edge, reader)
+				reader.Stop()
+				reader, _ = ft.ChildWith(t, "reader", ft.Options{Use: disk}, func(c *client.Config) { c.Upstreams, c.Basic = []string{to}, true })
+				a.all(reader)
+				a.write(t2, "k9", "goes on")
+				a.all(reader)
+				if all, _ := baselined(reader); all != 1 {
+					t.Errorf("%d baselines", all)
+				}
+			})
 			run("the second hop stays", func(t *testing.T, a *apart, edge *ft.Node, to string) {
 				mid, src := ft.Child(t, "mid", nil, edge)
 				deep, _ := ft.Child(t, "deep", nil, mid)
