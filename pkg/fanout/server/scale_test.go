@@ -365,7 +365,7 @@ func TestA17StalledReaders(t *testing.T) {
 	const (
 		readers, stalled = 1000, 10
 		perReader        = 128 << 10 // bytes of heap and stacks at the node
-		perStalled       = 512 << 10
+		perStalled       = 768 << 10
 	)
 	n := startNode(t, 500)
 	c := newCrowd(t, n)
