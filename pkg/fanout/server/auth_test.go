@@ -212,6 +212,12 @@ func TestAuth(t *testing.T) {
 		t.Fatal(err) // what it may read is there
 	}
 	s.Close()
+	ft.Eventually(t, 30*time.Second, func() error { // else it counts against the next
+		if readers := n.Server.Readers(); len(readers) != 3 {
+			return fmt.Errorf("%d readers", len(readers))
+		}
+		return nil
+	})
 	r := openAs(t, n, a.dial("partner"))
 	r.send(hello("rude"))
 	log := r.until(func(f *wirepb.Frame) bool { return f.GetAdvert() != nil }).GetAdvert().GetLogs()[0]
