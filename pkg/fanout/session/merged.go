@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -200,7 +201,11 @@ func (w *Writer) nextStretch(c *outgoing) {
 			from = served.Oldest
 		}
 		if served.Compare(served.Oldest, from) > 0 {
-			from = served.Oldest // the reader will see what is missing
+			// The log has let go of what follows. The reader is told: it would see what is
+			// missing by the next entry only, and that may be long in coming.
+			from = served.Oldest
+			g.sent[s.log] = from
+			w.head(served)
 		}
 		if served.Compare(from, s.to) >= 0 {
 			continue
@@ -257,13 +262,19 @@ func (w *Writer) readShared(c *outgoing, pieces []Piece, err error) []Output {
 		g.waits = true
 		return nil
 	}
-	if err != nil || c.parts == 0 && c.compare(c.sent, g.cur.to) >= 0 {
-		// It is all sent, or the log has let go of it: the next stretch of it goes on
-		// from what is held, and the reader will see what is missing.
-		g.cur = nil
-		c.parts = 0
-	}
 	w.spend(c, size)
+	switch {
+	case errors.Is(err, engine.ErrGap):
+		// What is served may not tell yet that the log has let go of it.
+		if s, _ := w.find(g.cur.log); s != nil && s.Compare(s.Oldest, c.sent) <= 0 {
+			g.waits = true
+			return w.take()
+		}
+		g.ahead = slices.Insert(g.ahead, 0, *g.cur)
+		g.cur, c.parts = nil, 0
+	case err != nil || c.parts == 0 && c.compare(c.sent, g.cur.to) >= 0:
+		g.cur, c.parts = nil, 0
+	}
 	w.nextStretch(c)
 	return w.take()
 }

@@ -520,13 +520,19 @@ func (w *Writer) heads() {
 	for i := range w.served {
 		s := &w.served[i]
 		if read[s.Log.Origin] || w.told[s.Log] != (told{s.Head, s.Origin}) {
-			w.send(&wirepb.Head{Log: wire.FromLog(s.Log), Head: wire.FromCursor(s.Head, s.Time), Oldest: string(s.Oldest), Source: wire.FromHead(s.originFor())})
-			w.told[s.Log], sent = told{s.Head, s.Origin}, true
+			w.head(s)
+			sent = true
 		}
 	}
 	if !sent {
 		w.send(&wirepb.Advert{})
 	}
+}
+
+// head tells where a log begins here, and how far it has got.
+func (w *Writer) head(s *Served) {
+	w.send(&wirepb.Head{Log: wire.FromLog(s.Log), Head: wire.FromCursor(s.Head, s.Time), Oldest: string(s.Oldest), Source: wire.FromHead(s.originFor())})
+	w.told[s.Log] = told{s.Head, s.Origin}
 }
 
 // Drain tells the peer to move to another node by a deadline, and takes no new
