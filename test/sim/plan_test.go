@@ -551,7 +551,9 @@ func brief(s string) string {
 // silence checks that nothing more is sent once there is nothing to say, but a
 // session moving for good.
 func (w *world) silence() {
-	w.run(w.now + max(keepalive+3*time.Second, time.Duration(len(w.nodes))*(w.plan.BetterFor+time.Second)))
+	// A connection that is dead is found to be so, and then one log after the other is read
+	// by the better way that there is again.
+	w.run(w.now + keepalive + 3*time.Second + time.Duration(len(w.nodes))*(w.plan.BetterFor+time.Second))
 	before := w.dataFrames
 	w.run(w.now + 10*time.Second)
 	if w.dataFrames != before {
