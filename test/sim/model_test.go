@@ -278,7 +278,9 @@ func (m *model) check(n *node, all bool) {
 		}
 		dead := top.op == engine.OpDelete
 		for _, t := range m.truncs[k.table] {
-			dead = dead || (covers(t) || have.Deleted) && t.stamp.Origin == top.stamp.Origin && t.stamp.Compare(top.stamp) > 0 && has(cursors, t)
+			// A truncate that had come stays known where the log is read anew from an earlier place.
+			known := has(cursors, t) || have.Deleted && !all
+			dead = dead || (covers(t) || have.Deleted) && t.stamp.Origin == top.stamp.Origin && t.stamp.Compare(top.stamp) > 0 && known
 		}
 		if have.Deleted && !dead && over != nil && over.stamp.Compare(top.stamp) > 0 && !all {
 			continue // a baseline of its log lacked it, since where that came from one that is above it had taken its place
