@@ -63,7 +63,7 @@ type queue struct {
 	holdUntil time.Time
 	holds     int
 	resubmit  engine.LogID // to be subscribed to anew when the hold ends
-	stopped   *Reader      // over which it came
+	stopped   *Reader      // over which it is read
 }
 
 // Bounds of the time after which a log that is held is tried again.
@@ -337,6 +337,9 @@ func (in *Intake) holds(q *queue, now time.Time, batch []*Delivery, err error) b
 			}
 		}
 		q.resubmit, q.stopped = log, batch[0].From
+		if r := in.Over(log.Origin); r != nil { // it may have moved since that was sent
+			q.stopped = r
+		}
 		in.cfg.Perform(q.stopped, q.stopped.Stop(now, log))
 	}
 	return true

@@ -91,3 +91,79 @@ func TestUntakenBaselineBringsNoTables(t *testing.T) {
 		t.Errorf("after the baseline: the log has %v; want %v", have, all)
 	}
 }
+
+// A baseline that could not be taken in is asked for where the log is read by then, though
+// it has come from another peer.
+func TestUntakenBaselineOfAnotherPeer(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	log := engine.LogID{Origin: "o#own", Epoch: 5}
+	var in *session.Intake
+	asked := map[*session.Reader][]*wirepb.Subscribe{}
+	perform := func(r *session.Reader, acts []session.Action) {
+		for _, a := range acts {
+			switch {
+			case a.Frame.GetSubscribe() != nil:
+				asked[r] = append(asked[r], a.Frame.GetSubscribe())
+			case a.Deliver != nil:
+				in.Add(a.Deliver)
+			case a.Close != nil:
+				t.Fatalf("the session ends: %v", a.Close)
+			}
+		}
+	}
+	in = session.NewIntake(session.IntakeConfig{Compare: engine.CompareLSN, Hold: true, Perform: perform})
+	tables := tablesOf([]string{"t"})
+	with := func(peer string) *session.Reader {
+		r, acts := session.NewReader(session.ReaderConfig{NodeID: "me", Compare: engine.CompareLSN, Window: 1000, Places: in.Places(), Assigned: true}, now)
+		perform(r, acts)
+		perform(r, r.Activate(now))
+		perform(r, r.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Hello{Hello: &wirepb.Hello{MinVersion: 1, Version: 1, NodeId: peer, Capabilities: []string{session.CapOriginCursors}}}}))
+		perform(r, r.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{
+			Log: wire.FromLog(log), Path: []string{peer, "o"}, Oldest: "0/10", Head: wire.FromCursor("0/10", 10), Tables: wire.FromTables(tables),
+		}}}}}))
+		return r
+	}
+	a, b := with("a"), with("b")
+	read := func(r *session.Reader) {
+		in.Assign(log.Origin, r)
+		perform(r, r.Settle(now))
+	}
+	read(a)
+	if len(asked[a]) != 1 {
+		t.Fatalf("node a was asked %d times", len(asked[a]))
+	}
+	for _, f := range []*wirepb.Frame{
+		{Kind: &wirepb.Frame_Subscribed{Subscribed: &wirepb.Subscribed{Channel: asked[a][0].GetChannel(), Log: wire.FromLog(log), Mode: wirepb.Mode_MODE_SNAPSHOT}}},
+		{Kind: &wirepb.Frame_SnapshotBegin{SnapshotBegin: &wirepb.SnapshotBegin{
+			Channel: asked[a][0].GetChannel(), At: wire.FromCursor("0/10", 10), Tables: []*wirepb.SnapshotTable{{Table: wire.FromTable(tables[0])}},
+		}}},
+		{Kind: &wirepb.Frame_SnapshotEnd{SnapshotEnd: &wirepb.SnapshotEnd{
+			Channel: asked[a][0].GetChannel(), Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(log), Cursor: wire.FromCursor("0/10", 10)}},
+		}}},
+	} {
+		perform(a, a.Frame(now, f))
+	}
+	read(b)
+	if n := len(asked[b]); n != 1 || asked[b][0].GetCursor().GetPosition() != "0/10" {
+		t.Fatalf("node b was asked: %v", asked[b])
+	}
+	for range 2 { // the commit fails, and then it is tried again
+		now = now.Add(time.Minute)
+		for batch := in.Next(now, log.Origin); batch != nil; batch = in.Next(now, log.Origin) {
+			var err error
+			if batch[0].Kind == session.DeliverCommit {
+				err = errors.New("no space left on device")
+			}
+			if err := in.Done(now, log.Origin, batch, err); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := len(asked[b]); n != 2 || asked[b][1].GetFrom() != nil {
+		t.Fatalf("node b was asked: %v", asked[b])
+	}
+	if len(asked[a]) != 1 {
+		t.Errorf("node a was asked again: %v", asked[a])
+	}
+}
