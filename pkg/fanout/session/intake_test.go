@@ -93,7 +93,7 @@ func TestUntakenBaselineBringsNoTables(t *testing.T) {
 }
 
 // A baseline that could not be taken in is asked for where the log is read by then, though
-// it has come from another peer.
+// it has come from another peer. How far the log had come with it says nothing any more.
 func TestUntakenBaselineOfAnotherPeer(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -120,7 +120,7 @@ func TestUntakenBaselineOfAnotherPeer(t *testing.T) {
 		perform(r, r.Activate(now))
 		perform(r, r.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Hello{Hello: &wirepb.Hello{MinVersion: 1, Version: 1, NodeId: peer, Capabilities: []string{session.CapOriginCursors}}}}))
 		perform(r, r.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{
-			Log: wire.FromLog(log), Path: []string{peer, "o"}, Oldest: "0/10", Head: wire.FromCursor("0/10", 10), Tables: wire.FromTables(tables),
+			Log: wire.FromLog(log), Path: []string{peer, "o"}, Oldest: "0/10", Head: wire.FromCursor("0/20", 20), Tables: wire.FromTables(tables),
 		}}}}}))
 		return r
 	}
@@ -133,19 +133,26 @@ func TestUntakenBaselineOfAnotherPeer(t *testing.T) {
 	if len(asked[a]) != 1 {
 		t.Fatalf("node a was asked %d times", len(asked[a]))
 	}
-	for _, f := range []*wirepb.Frame{
-		{Kind: &wirepb.Frame_Subscribed{Subscribed: &wirepb.Subscribed{Channel: asked[a][0].GetChannel(), Log: wire.FromLog(log), Mode: wirepb.Mode_MODE_SNAPSHOT}}},
-		{Kind: &wirepb.Frame_SnapshotBegin{SnapshotBegin: &wirepb.SnapshotBegin{
-			Channel: asked[a][0].GetChannel(), At: wire.FromCursor("0/10", 10), Tables: []*wirepb.SnapshotTable{{Table: wire.FromTable(tables[0])}},
-		}}},
-		{Kind: &wirepb.Frame_SnapshotEnd{SnapshotEnd: &wirepb.SnapshotEnd{
-			Channel: asked[a][0].GetChannel(), Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(log), Cursor: wire.FromCursor("0/10", 10)}},
-		}}},
-	} {
-		perform(a, a.Frame(now, f))
+	baseline := func(r *session.Reader) {
+		channel := asked[r][len(asked[r])-1].GetChannel()
+		for _, f := range []*wirepb.Frame{
+			{Kind: &wirepb.Frame_Subscribed{Subscribed: &wirepb.Subscribed{Channel: channel, Log: wire.FromLog(log), Mode: wirepb.Mode_MODE_SNAPSHOT}}},
+			{Kind: &wirepb.Frame_SnapshotBegin{SnapshotBegin: &wirepb.SnapshotBegin{
+				Channel: channel, At: wire.FromCursor("0/10", 10), Tables: []*wirepb.SnapshotTable{{Table: wire.FromTable(tables[0])}},
+			}}},
+			{Kind: &wirepb.Frame_SnapshotEnd{SnapshotEnd: &wirepb.SnapshotEnd{
+				Channel: channel, Cursors: []*wirepb.LogCursor{{Log: wire.FromLog(log), Cursor: wire.FromCursor("0/10", 10)}},
+			}}},
+		} {
+			perform(r, r.Frame(now, f))
+		}
 	}
+	baseline(a)
+	perform(a, a.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Progress{Progress: &wirepb.Progress{
+		Channel: asked[a][0].GetChannel(), Prev: "0/10", Through: "0/20", Time: 20,
+	}}}))
 	read(b)
-	if n := len(asked[b]); n != 1 || asked[b][0].GetCursor().GetPosition() != "0/10" {
+	if n := len(asked[b]); n != 1 || asked[b][0].GetCursor().GetPosition() != "0/20" {
 		t.Fatalf("node b was asked: %v", asked[b])
 	}
 	for range 2 { // the commit fails, and then it is tried again
@@ -165,5 +172,10 @@ func TestUntakenBaselineOfAnotherPeer(t *testing.T) {
 	}
 	if len(asked[a]) != 1 {
 		t.Errorf("node a was asked again: %v", asked[a])
+	}
+	baseline(b)
+	perform(b, b.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Gap{Gap: &wirepb.Gap{Channel: asked[b][1].GetChannel(), Oldest: "0/20"}}}))
+	if c := asked[b][len(asked[b])-1].GetCursor(); len(asked[b]) != 3 || c.GetPosition() != "0/10" || c.GetTime() != 10 {
+		t.Errorf("node b was asked: %v", asked[b])
 	}
 }

@@ -530,16 +530,18 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	switch c.mode {
 	case wirepb.Mode_MODE_STATE_DELTA:
 		p.Counts.StateDeltas++
+		t = max(t, p.Time)
 	case wirepb.Mode_MODE_REPLAY_ARCHIVE:
 		p.Counts.Replays++
-	default:
+		t = max(t, p.Time)
+	default: // it is all that is here: how far the log had come before says nothing any more
 		p.Counts.Snapshots++
 	}
 	if !p.had {
 		p.before, p.had = p.Tables, true
 	}
 	p.trail = p.trail.With(at, c.spec.Behind, c.offer.Compare)
-	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, max(p.Time, t), true, 0, "", "", c.spec.Tables
+	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, t, true, 0, "", "", c.spec.Tables
 	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
 	p.copier = nil
 	defer r.copied(c)
