@@ -285,13 +285,14 @@ type carrying struct {
 	done    []*Block // applied, to be appended to the log
 	aside   bool     // nothing is appended to the log
 	trail   Trail    // of the log, where steps says that blocks have added to it
-	was     Trail    // before
 	steps   bool
+	was     Trail // before, where told says that the other has taken its place
+	told    bool
 }
 
 // apply takes blocks in; it starts afresh each time.
 func (c *carrying) apply(tx Tx, blocks []*Block) error {
-	c.tx, c.m, c.wrote, c.parts, c.done, c.saved, c.changes, c.late, c.steps = tx, c.s.merger(tx), false, c.before, nil, nil, 0, 0, false
+	c.tx, c.m, c.wrote, c.parts, c.done, c.saved, c.changes, c.late, c.steps, c.told = tx, c.s.merger(tx), false, c.before, nil, nil, 0, 0, false, false
 	cursor, ok := tx.Cursor(c.key)
 	if !ok {
 		return &HoleError{c.key, "", blocks[0].Prev}
@@ -310,7 +311,7 @@ func (c *carrying) apply(tx Tx, blocks []*Block) error {
 		}
 	}
 	if c.steps {
-		c.was = c.s.engine.setTrail(c.key.Log, c.trail)
+		c.was, c.told = c.s.engine.setTrail(c.key.Log, c.trail), true
 	}
 	var err error
 	c.saved, err = c.s.move(tx, cursor, c.compare, c.done)
@@ -319,8 +320,9 @@ func (c *carrying) apply(tx Tx, blocks []*Block) error {
 
 // undone takes back what is known of the log beside the store.
 func (c *carrying) undone() {
-	if c.steps {
+	if c.told {
 		c.s.engine.setTrail(c.key.Log, c.was)
+		c.told = false
 	}
 	c.s.engine.unsaved(c.saved)
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -54,6 +55,9 @@ func (w *Writer) lacking(c *outgoing, at engine.Position) (lacking []engine.Tabl
 			lacking = append(lacking, t)
 		}
 	}
+	slices.SortFunc(lacking, func(a, b engine.TableName) int {
+		return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+	})
 	return lacking
 }
 
@@ -91,6 +95,7 @@ func (c *incoming) next(whole func(engine.TableName) bool) map[engine.TableName]
 	behind, p := c.behind, c.place
 	c.behind = nil
 	had, known := p.trail.At(p.Position, p.Compare)
+	maps.DeleteFunc(behind, func(t engine.TableName, _ engine.Reached) bool { return !slices.Contains(c.offer.Tables, t) })
 	for t, to := range behind {
 		have, is := had[t]
 		if !is {

@@ -15,7 +15,7 @@ const (
 	DeliverBaseline                         // Spec: a baseline starts
 	DeliverRows                             // Table, Payload: records of it (engine.DecodeRecords)
 	DeliverFollow                           // Block: it follows the baseline, and becomes part of it
-	DeliverCommit                           // the baseline is complete
+	DeliverCommit                           // Tables: the baseline is complete
 	DeliverAbort                            // the baseline is given up
 	DeliverBlock                            // Block, to be checked with engine.Block.Index
 	DeliverProgress                         // Prev, Through, Time, Behind

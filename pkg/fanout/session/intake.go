@@ -296,8 +296,11 @@ func (in *Intake) Done(now time.Time, origin string, batch []*Delivery, err erro
 	in.free(batch)
 	if err == nil {
 		q.held, q.holds = nil, 0
-		if kind == DeliverCommit {
-			batch[0].place.before, batch[0].place.had = nil, false
+		if p := batch[0].place; kind == DeliverCommit {
+			p.before, p.had = nil, slices.ContainsFunc(q.waits, func(d *Delivery) bool { return d.Kind == DeliverCommit && d.place == p })
+			if p.had { // there is another one, in place of this
+				p.before = batch[0].Tables
+			}
 		}
 		if kind == DeliverCommit || kind == DeliverBlock || kind == DeliverProgress {
 			in.applied[log] = true

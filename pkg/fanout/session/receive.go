@@ -525,7 +525,7 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	if m.GetRecords() != c.rows {
 		return malformed("SnapshotEnd on channel %d after %d records; the writer sent %d", c.id, c.rows, m.GetRecords())
 	}
-	r.deliver(c, &Delivery{Kind: DeliverCommit})
+	r.deliver(c, &Delivery{Kind: DeliverCommit, Tables: c.spec.Tables})
 	p := c.place
 	switch c.mode {
 	case wirepb.Mode_MODE_STATE_DELTA:
@@ -744,10 +744,10 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 	if c.place.copier == r {
 		c.place.copier = nil
 	}
-	p.Lost, p.copier = cause, r
+	p.Lost, p.copier, p.Compare = cause, r, o.Compare
 	p.Counts.Resets++
 	r.remove(c)
-	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole, c.behind = log, o, p, inSubscribed, nil, nil, cause, nil, nil
+	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole, c.behind, c.asked = log, o, p, inSubscribed, nil, nil, cause, nil, nil, ""
 	r.add(c)
 	c.tables = r.wantedOf(o)
 	o.channel = c.id

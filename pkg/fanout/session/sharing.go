@@ -99,7 +99,7 @@ func (r *Reader) considerShared(now time.Time) {
 		if ours && p != nil && p.Known && p.Lost == "" && o.Compare(p.Position, o.Oldest) < 0 {
 			p.Lost = fmt.Sprintf("node %s holds log %s from %s only, and the reader is at %s", r.peer, o.Log, o.Oldest, p.Position)
 		}
-		if ours && p != nil && p.Known && p.Lost == "" && s.logs[o.Log] == nil {
+		if ours && p != nil && p.Known && p.Lost == "" {
 			p.Compare = o.Compare
 			if behind, known := p.behind(tables); len(behind) > 0 || !known {
 				p.Lost = fmt.Sprintf("tables of log %s have not come up to its position %s, and node %s does not say whether it brings them", o.Log, p.Position, r.peer)

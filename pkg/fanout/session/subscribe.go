@@ -74,6 +74,9 @@ func (w *Writer) subscribe(m *wirepb.Subscribe, brief bool) error {
 	default:
 		return fail(wirepb.ErrorCode_ERROR_CODE_UNSUPPORTED, "node %s serves from a cursor or a snapshot only", w.cfg.NodeID)
 	}
+	if len(m.GetBehind()) > maxTables {
+		return malformed("Subscribe names %d tables that its cursor is ahead of", len(m.GetBehind()))
+	}
 	if c.fresh, c.behind = wire.Tables(m.GetFresh()), wire.Behind(m.GetBehind()); !c.hasFrom {
 		c.parts, c.fresh, c.behind = 0, nil, nil
 	}
