@@ -1,9 +1,12 @@
 package engine_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -63,5 +66,42 @@ func TestTrailIsBounded(t *testing.T) {
 	}
 	if behind, known := trail.At(engine.LSN(10_000).Position(), engine.CompareLSN); !known || len(behind) != 1 {
 		t.Errorf("the last: %v, known: %v", behind, known)
+	}
+}
+
+// Blocks that cannot be applied take back no more of a trail than they have added to it.
+func TestTrailAfterFailure(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := newDatabase()
+	for _, v := range []string{"1", "2", "3"} {
+		db.commit(time.Now(), put("k", v))
+	}
+	info, blocks := mintedLog(t, "origin", db)
+	txs, _ := unpack(info.ID, blocks)
+	e, sink, stop := carrying(t, "n", info.ID, info.Oldest, nil)
+	defer stop()
+	var bs []*engine.Block
+	before := info.Oldest
+	for i := range txs {
+		w := engine.NewBlockBuilder(info.ID, before)
+		w.Add(&txs[i])
+		b := w.Blocks()[0]
+		b.Schemas, before = txs[0].Schemas, b.Position
+		bs = append(bs, b)
+	}
+	behind := map[engine.TableName]engine.Reached{{Schema: "public", Name: "t"}: {Position: info.Oldest, Time: 1}}
+	key := engine.CursorKey{Log: info.ID}
+	bs[0].Behind = behind
+	if err := sink.ApplyBlocks(ctx, key, bs[:1]); err != nil {
+		t.Fatal(err)
+	}
+	bs[1].Behind = map[engine.TableName]engine.Reached{}
+	bs[2].Payload = bs[2].Payload[:len(bs[2].Payload)-1]
+	if err := sink.ApplyBlocks(ctx, key, bs[1:]); !errors.Is(err, engine.ErrCorruptRow) {
+		t.Fatalf("a damaged block gives %v", err)
+	}
+	if got, known := e.Trail(info.ID).At(bs[0].Position, engine.CompareLSN); !known || !maps.Equal(got, behind) {
+		t.Errorf("after it %v is behind (known: %t), and was %v", got, known, behind)
 	}
 }
