@@ -655,7 +655,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 	}
 	if c.whole = fresh; len(fresh) > 0 {
 		p.Parts, m.StagedParts, m.Fresh = 0, 0, wire.FromTables(fresh)
-		c.cause = fmt.Sprintf("log %s has tables that were not read before", o.Log)
+		c.cause = fmt.Sprintf("log %s has tables that were not read before, or had not come up to its position", o.Log)
 	}
 	m.Modes = r.modes()
 	if c.cause = cmp.Or(p.Lost, p.Gap, c.cause); c.cause == "" && !p.Known {

@@ -123,8 +123,9 @@ func (w *Writer) advance(c *outgoing) error {
 	if err := w.look(c, s); err != nil {
 		return err
 	}
-	if c.state == stateStreaming && len(w.lacking(c, c.sent)) > 0 {
-		return w.gap(c, s.Oldest) // this node has come to have them otherwise than by the log
+	if lacking := w.lacking(c, c.sent); c.state == stateStreaming && len(lacking) > 0 {
+		w.end(c, s.Oldest, fmt.Sprintf("what table %s lacked at position %s of log %s has come to node %s otherwise than by the log", lacking[0], c.sent, c.log, w.cfg.NodeID))
+		return nil
 	}
 	if c.state != stateWaiting {
 		return nil
@@ -333,7 +334,12 @@ func (w *Writer) gap(c *outgoing, oldest engine.Position) error {
 	} else if c.state == stateStreaming {
 		why = fmt.Sprintf("the log %s on node %s has overtaken the reader at %s (its oldest is now %s)", c.log, w.cfg.NodeID, c.sent, oldest)
 	}
+	w.end(c, oldest, why)
+	return nil
+}
+
+// end ends a channel; why says what for.
+func (w *Writer) end(c *outgoing, oldest engine.Position, why string) {
 	w.send(&wirepb.Gap{Channel: c.id, Oldest: string(oldest), Message: why})
 	w.drop(c.id)
-	return nil
 }
