@@ -37,7 +37,7 @@ func (n *node) meshSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 		Witness:   func(peer string, e engine.Epoch, t engine.Time) { n.engine.Witness(peer, e, t) },
 		Own:       func() []engine.OwnLog { return n.engine.Own() },
 		Rejoined:  func() { n.engine.Rejoined() },
-		Elsewhere: func(log engine.LogID) bool { return n.children.reads(log) },
+		Elsewhere: func(origin string) bool { return n.children.reads(origin) },
 	}
 	if err := n.secureDialling(&cfg, c.TLS, c.TokenFile); err != nil {
 		return nil, err

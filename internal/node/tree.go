@@ -263,12 +263,12 @@ func (c *children) retired(n *node) (logs []engine.LogID) {
 	return logs
 }
 
-// reads reports whether a log is a child's, which is not read by way of a mesh.
-func (c *children) reads(log engine.LogID) bool {
+// reads reports whether an origin is a child, whose log is not read by way of a mesh.
+func (c *children) reads(origin string) bool {
 	if c == nil {
 		return false
 	}
-	node, _, _ := strings.Cut(log.Origin, "#")
+	node, _, _ := strings.Cut(origin, "#")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.wired[node]

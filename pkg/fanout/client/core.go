@@ -62,9 +62,9 @@ type Config struct {
 	// Minted, of a Mesh, reads only the logs that peers have of themselves: they are
 	// children in a relay tree.
 	Minted bool
-	// Elsewhere, of a Mesh, reports whether another source of the node reads a log: a node
+	// Elsewhere, of a Mesh, reports whether another source of the node reads an origin's log: a node
 	// has one cursor in it, and one source reads it. Nil where there is no other.
-	Elsewhere func(log engine.LogID) bool
+	Elsewhere func(origin string) bool
 	// Serve, of a Mesh, serves a peer over a session that this node has dialled; nil
 	// where peers that want to read dial themselves.
 	Serve session.Join

@@ -17,7 +17,7 @@ type group struct {
 
 // reads reports whether a log that a peer offers is read from it; mu is held.
 func (m *Mesh) reads(l *link, o *session.Offer) bool {
-	if m.cfg.Minted && len(o.Path) != 1 || m.cfg.Elsewhere != nil && m.cfg.Elsewhere(o.Log) {
+	if m.cfg.Minted && len(o.Path) != 1 || m.cfg.Elsewhere != nil && m.cfg.Elsewhere(o.Log.Origin) {
 		return false
 	}
 	p := m.peerOf(l.machine.Peer(), l)

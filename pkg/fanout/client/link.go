@@ -173,7 +173,9 @@ func (r *core) newLink(stream *session.Sender, cfg session.ReaderConfig) *link {
 	cfg.NodeID, cfg.Name, cfg.Software, cfg.Scope, cfg.Compare = r.cfg.NodeID, r.cfg.Name, r.cfg.Software, r.cfg.Scope, r.cfg.Compare
 	cfg.Window, cfg.Places, cfg.Scalars, cfg.Vectors, cfg.Basic = minWindow, r.intake.Places(), r.intake.Scalars(), r.intake.Vectors(), r.cfg.Basic
 	if cfg.Assigned {
-		cfg.Elsewhere = func(origin string) bool { return r.intake.Over(origin) != nil }
+		cfg.Elsewhere = func(origin string) bool {
+			return r.intake.Over(origin) != nil || r.cfg.Elsewhere != nil && r.cfg.Elsewhere(origin)
+		}
 		cfg.Own = r.intake.Owns
 	}
 	cfg.Holder, cfg.Above = r.cfg.Holder, r.cfg.Above
