@@ -31,9 +31,11 @@ type Host interface {
 	Adverts() []Advert
 	// Comparator returns a log's comparator; the default for an unknown log.
 	Comparator(log LogID) Comparator
-	// Trail returns the trail of a log, from its oldest entry on at least if it is asked
-	// for after the View that it is for.
-	Trail(log LogID) Trail
+	// TrailIn returns the trail of a log as a view has it, from the log's oldest entry on at least.
+	TrailIn(v View, log LogID) Trail
+	// Trails counts the changes of trails, each before it is committed: if it is the same after a View as before an
+	// older one, no trail differs between them. It is 0 if no log has or had one.
+	Trails() uint64
 	View() View
 	// Changed returns a channel that is closed at the next commit or change of
 	// the adverts.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -61,6 +62,8 @@ type Engine struct {
 	savedAcks map[readerKey]ReaderAck // of durable readers, as the store has them
 
 	foreign error // the store is another node's
+
+	trails atomic.Uint64 // see Host.Trails
 }
 
 // logState is what the engine knows of a log beside what the store holds.
@@ -78,6 +81,9 @@ type logState struct {
 	reach   reach  // how far it has got at its origin
 	moved   time.Time
 	unsaved bool // path or tables have changed since they were saved
+
+	trailMeta []byte // what was saved of the log when its trail was last read from a view
+	trailRead Trail
 }
 
 type readerKey struct {

@@ -43,10 +43,12 @@ type savedLog struct {
 	Order  string      `json:"order,omitempty"`
 	Path   []string    `json:"path"`
 	Tables []TableName `json:"tables"`
-	// Covered is as in logState.
-	Covered []TableName `json:"covered"`
-	Trail   []savedStep `json:"trail,omitempty"`
-	Whole   Time        `json:"whole,omitempty"`
+	// Covered is as in logState, without Behind, which are the tables that the log is ahead of: so does a version
+	// that knows of no trail have it.
+	Covered []TableName   `json:"covered"`
+	Behind  []savedBehind `json:"behind,omitempty"`
+	Trail   []savedStep   `json:"trail,omitempty"`
+	Whole   Time          `json:"whole,omitempty"`
 }
 
 // savedStep is a step of a log's trail.
@@ -62,8 +64,13 @@ type savedBehind struct {
 	Time     Time      `json:"time"`
 }
 
-func (l *savedLog) trail() (t Trail) {
-	for _, s := range l.Trail {
+// trail returns the trail of the log with that head. Without one it is known only which tables the head is ahead of.
+func (l *savedLog) trail(head Position) (t Trail) {
+	steps := l.Trail
+	if len(steps) == 0 && len(l.Behind) > 0 {
+		steps = []savedStep{{From: head, Behind: l.Behind}}
+	}
+	for _, s := range steps {
 		step := TrailStep{s.From, map[TableName]Reached{}}
 		for _, b := range s.Behind {
 			step.Behind[b.Table] = Reached{b.Position, b.Time}
@@ -71,6 +78,31 @@ func (l *savedLog) trail() (t Trail) {
 		t = append(t, step)
 	}
 	return t
+}
+
+// covered returns the tables that the log's cursor has covered, those that it is ahead of too.
+func (l *savedLog) covered() []TableName {
+	all := l.Covered
+	for _, b := range l.Behind {
+		if !slices.Contains(all, b.Table) {
+			all = append(all, b.Table)
+		}
+	}
+	return all
+}
+
+// apart puts tables that the log is ahead of beside the others that its cursor covers.
+func (l *savedLog) apart(behind []savedBehind) {
+	for _, b := range behind {
+		if slices.Contains(l.Covered, b.Table) {
+			l.Behind = append(l.Behind, b)
+		}
+	}
+	if len(l.Behind) > 0 {
+		l.Covered = slices.DeleteFunc(slices.Clone(l.Covered), func(t TableName) bool {
+			return slices.ContainsFunc(l.Behind, func(b savedBehind) bool { return b.Table == t })
+		})
+	}
 }
 
 func saveTrail(t Trail) (saved []savedStep) {
@@ -115,6 +147,9 @@ func (s *source) saveLog(tx Tx, log LogID, tables []TableName) error {
 		if held && len(l.trail) > 0 {
 			l.trail = l.trail.Since(info.Oldest, l.compare)
 			saved.Trail = saveTrail(l.trail)
+		}
+		if n := len(saved.Trail); n > 0 {
+			saved.apart(saved.Trail[n-1].Behind)
 		}
 		l.unsaved = false
 	}
@@ -200,13 +235,17 @@ func (s *source) restoreLogs() {
 			return true
 		}
 		id := LogID{l.Origin, l.Epoch}
-		if _, ok := v.Log(id); ok && l.Source == s.name && e.logs[id] == nil {
+		if info, ok := v.Log(id); ok && l.Source == s.name && e.logs[id] == nil {
 			compare := Comparators[l.Order]
 			if compare == nil {
 				compare = s.sync.ComparePositions
 			}
 			e.sorted = nil
-			e.logs[id] = &logState{compare: compare, path: l.Path, tables: l.Tables, covered: l.Covered, trail: l.trail(), whole: l.Whole, source: s}
+			trail := l.trail(info.Head)
+			if len(trail) > 0 {
+				e.trails.Add(1)
+			}
+			e.logs[id] = &logState{compare: compare, path: l.Path, tables: l.Tables, covered: l.covered(), trail: trail, whole: l.Whole, source: s}
 			logs = append(logs, id)
 		}
 		return true

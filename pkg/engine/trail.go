@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
 	"slices"
 )
@@ -76,7 +78,7 @@ func (t Trail) Since(at Position, compare Comparator) Trail {
 	return t
 }
 
-// Trail returns the trail of a log.
+// Trail returns the trail of a log as its source has got to it: what it ends with may not be committed yet.
 func (e *Engine) Trail(log LogID) Trail {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,14 +88,46 @@ func (e *Engine) Trail(log LogID) Trail {
 	return nil
 }
 
-// setTrail puts a trail in the place of a log's, which it returns. That comes before what it is of is committed: whoever
-// sees that has to know of it.
+// TrailIn is as in Host.
+func (e *Engine) TrailIn(v View, log LogID) Trail {
+	if e.trails.Load() == 0 {
+		return nil
+	}
+	raw := v.Meta(metaLog + log.String())
+	e.mu.Lock()
+	l := e.logs[log]
+	if l != nil && bytes.Equal(l.trailMeta, raw) {
+		defer e.mu.Unlock()
+		return l.trailRead
+	}
+	e.mu.Unlock()
+	var saved savedLog
+	var trail Trail
+	if info, ok := v.Log(log); ok && json.Unmarshal(raw, &saved) == nil {
+		trail = saved.trail(info.Head)
+	}
+	if l != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		l.trailMeta, l.trailRead = raw, trail
+	}
+	return trail
+}
+
+// Trails is as in Host.
+func (e *Engine) Trails() uint64 { return e.trails.Load() }
+
+// setTrail puts a trail in the place of a log's, which it returns. It is saved in the commit that it is of, and read from
+// there to be served.
 func (e *Engine) setTrail(log LogID, t Trail) (was Trail) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.logs[log]
 	if l == nil {
 		return nil
+	}
+	if len(l.trail) > 0 || len(t) > 0 {
+		e.trails.Add(1)
 	}
 	was, l.trail, l.unsaved = l.trail, t, true
 	return was

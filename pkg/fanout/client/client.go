@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -337,7 +338,15 @@ func (o oneByOne) Behind(log engine.LogID, at engine.Position) map[engine.TableN
 
 func (o oneByOne) ApplyBlocks(ctx context.Context, key engine.CursorKey, blocks []*engine.Block) error {
 	for _, b := range blocks {
-		for _, t := range b.Split(key.Log) {
+		all := b.Split(key.Log)
+		if b.Behind != nil && len(all) > 1 {
+			// From its first transaction on: what a table lacks at the end may be of any. One that was behind
+			// is so up to the last.
+			behind := maps.Clone(b.Behind)
+			maps.Copy(behind, o.Behind(key.Log, b.Prev))
+			all[0].Behind = behind
+		}
+		for _, t := range all {
 			if err := o.Sink.ApplyBlocks(ctx, key, []*engine.Block{t}); err != nil {
 				return err
 			}

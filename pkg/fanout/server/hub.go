@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type hub struct {
 	// grows with the logs.
 	looked time.Time
 	cost   time.Duration
+	looks  uint64
 	// base is the moment of the baseline that began last at a new one, if any is
 	// still being sent, and since when.
 	base      *moment
@@ -40,6 +42,8 @@ type hub struct {
 // moment is the node at a commit. Its view is open while someone holds it.
 type moment struct {
 	changed <-chan struct{} // closed when there is a newer one
+	no      uint64          // of the look: moments with the same are served alike
+	trails  uint64          // engine.Host.Trails before the look
 	served  []session.Served
 	view    engine.View
 	refs    int // under hub.mu
@@ -88,8 +92,12 @@ func (h *hub) acquire() *moment {
 	switch {
 	case h.cur == nil && h.last != nil && !h.last.stale():
 		// Nobody holds it any more, and nothing has changed since: only the view was let
-		// go. A view that is newer by now is as good.
-		h.cur = &moment{changed: h.last.changed, served: h.last.served, view: h.host.View()}
+		// go. A view that is newer by now is as good, if it has the trails that are served.
+		h.cur = &moment{changed: h.last.changed, no: h.last.no, trails: h.last.trails, served: h.last.served, view: h.host.View()}
+		if h.host.Trails() != h.cur.trails {
+			h.cur.view.Close()
+			h.cur = h.look()
+		}
 	case h.cur == nil || h.cur.stale() && h.now().Sub(h.looked) >= min(pauseOfCost*h.cost, maxPause)-minPause:
 		h.looked = h.now()
 		h.cur = h.look()
@@ -101,10 +109,12 @@ func (h *hub) acquire() *moment {
 }
 
 // look reads the adverts before the view: so nothing is served that has not
-// been committed. A log whose source now reads another scope of it is served from
+// been committed. The trails are the view's own: what it has may be less or more than
+// what the node has got to, also where a log's position is the same. A log whose source now reads another scope of it is served from
 // the baseline of that scope on.
 func (h *hub) look() *moment {
-	m := &moment{changed: h.host.Changed()}
+	h.looks++
+	m := &moment{changed: h.host.Changed(), no: h.looks, trails: h.host.Trails()}
 	adverts := h.host.Adverts()
 	m.view = h.host.View()
 	m.served = make([]session.Served, 0, len(adverts))
@@ -120,7 +130,7 @@ func (h *hub) look() *moment {
 		if _, ok := m.view.Cursor(engine.CursorKey{Log: a.Log, Scope: s.ID()}); !ok && (s != nil || read()[a.Log]) {
 			continue
 		}
-		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial(), Trail: h.host.Trail(a.Log)}
+		l := session.Served{Advert: a, Compare: h.host.Comparator(a.Log), Schemas: m.view.Schemas(a.Log), Scope: s.Partial(), Trail: h.host.TrailIn(m.view, a.Log)}
 		if info, ok := m.view.Log(a.Log); ok {
 			l.CompleteFrom = info.CompleteFrom
 		}
@@ -152,7 +162,8 @@ func (h *hub) baseline(m *moment, work session.Work) *moment {
 }
 
 // begins reports whether a baseline can begin here as well as at the later m: the
-// log is the same, it goes on from here, and the reader is not past it.
+// log is the same, it goes on from here, and the reader is not past it. The reader is told
+// by the trail of the later one which tables are behind here: so that has to say the same.
 func (m *moment) begins(later *moment, work session.Work) bool {
 	if m == later {
 		return true
@@ -172,7 +183,35 @@ func (m *moment) begins(later *moment, work session.Work) bool {
 			}
 		}
 	}
-	return has && compare(was.Head, is.Oldest) >= 0
+	return has && compare(was.Head, is.Oldest) >= 0 && m.agrees(later, work.Log, was.Head)
+}
+
+// agrees reports whether the trails of a log say the same of a position here and at
+// another moment.
+func (m *moment) agrees(other *moment, log engine.LogID, at engine.Position) bool {
+	a, b := m.trail(log), other.trail(log)
+	if len(a) == 0 && len(b) == 0 {
+		return true
+	}
+	compare := engine.CompareLSN
+	for _, l := range m.served {
+		if l.Log == log {
+			compare = l.Compare
+		}
+	}
+	was, known := a.At(at, compare)
+	is, still := b.At(at, compare)
+	return known == still && maps.Equal(was, is)
+}
+
+// trail returns the trail of a log.
+func (m *moment) trail(log engine.LogID) engine.Trail {
+	for _, l := range m.served {
+		if l.Log == log {
+			return l.Trail
+		}
+	}
+	return nil
 }
 
 func (h *hub) retain(m *moment) {

@@ -39,8 +39,8 @@ type serving struct {
 	writer    *session.Writer
 	snapshots map[uint32]*snapshot
 	pins      map[uint32]*pin
-	catchup   *catchup        // nil: none
-	lastSeen  <-chan struct{} // moment.changed of what the machine was told last; only compared
+	catchup   *catchup // nil: none
+	lastSeen  uint64   // moment.no of what the machine was told last
 }
 
 func (s *Server) serving(stream *session.Sender, from session.Caller, dialled bool) *serving {
@@ -303,8 +303,8 @@ func (v *serving) yield() {
 func (v *serving) pull(m *moment) (more bool, err error) {
 	v.mu.Lock()
 	var out []session.Output
-	if v.lastSeen != m.changed {
-		v.lastSeen = m.changed
+	if v.lastSeen != m.no {
+		v.lastSeen = m.no
 		out = v.writer.Serve(m.seenBy(v.srv.cfg.Guard, v.identity))
 	}
 	if more = len(out) > 0; !more { // a snapshot may have to be abandoned before the next work

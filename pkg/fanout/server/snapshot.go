@@ -157,6 +157,9 @@ func (v *serving) scan(m *moment, work session.Work) []session.Output {
 	}
 	delete(v.snapshots, work.Channel)
 	s.timer.Stop()
+	if info, ok := s.m.view.Log(s.log); ok && !s.m.agrees(m, s.log, info.Head) {
+		v.lastSeen = 0 // what was behind at the baseline has come since, and not by the log
+	}
 	s.hub.release(s.m)
 	s.m = nil
 	return v.writer.SnapshotEnd(work.Channel)
