@@ -40,10 +40,15 @@ func install() error {
 	}{
 		{manifests, []string{"apply", "--server-side", "--force-conflicts", "-f", "-"}},
 		{"", []string{"-n", systemNamespace, "rollout", "status", "deployment/tributary-manager", "--timeout=120s"}},
-		{"", []string{"get", "tributary", "-A"}},
+		{"", []string{"wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"}},
+		{"", nil},
 		{manifests, []string{"delete", "--wait", "--timeout=120s", "-f", "-"}},
 	} {
-		if _, err := run(step.stdin, "kubectl", step.args...); err != nil {
+		do := func() error { _, err := run(step.stdin, "kubectl", step.args...); return err }
+		if step.args == nil {
+			do = category
+		}
+		if err := do(); err != nil {
 			return fmt.Errorf("installing by kustomize: %w", err)
 		}
 	}
@@ -63,6 +68,24 @@ func install() error {
 	}
 	fmt.Printf("installed by the chart in %s\n", time.Since(start).Round(time.Second))
 	return nil
+}
+
+// category gets all kinds by the one word for them. kubectl keeps what it has discovered, here from before there
+// were the kinds, and the API server takes a moment to tell of new ones.
+func category() error {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		cache, err := os.MkdirTemp("", "kubectl-")
+		if err != nil {
+			return err
+		}
+		_, err = run("", "kubectl", "get", "tributary", "-A", "--cache-dir", cache)
+		if err := os.RemoveAll(cache); err != nil {
+			return err
+		}
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // tool runs a development tool at its pinned version.
