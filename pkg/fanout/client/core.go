@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -365,6 +364,9 @@ func (r *core) apply(origin string, more *sync.Cond) {
 			// The phase is over, and with it the reader: nothing of this is kept.
 			err = context.Cause(ctx)
 		} else {
+			if l := r.links[batch[0].From]; err == nil && l != nil && (kind == session.DeliverBlock || kind == session.DeliverProgress || kind == session.DeliverCommit) {
+				l.brought = true
+			}
 			err = r.intake.Done(r.cfg.Now(), origin, batch, err)
 		}
 		if r.fatal == nil {
@@ -424,9 +426,6 @@ func (r *core) held() error {
 	}
 	return errors.Join(all...)
 }
-
-// jitter spreads a wait over half to one and a half of itself.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(max(d, 1)) }
 
 // logPlaces returns how far each log has been read; mu is held.
 func (r *core) logPlaces() []LogPlace {

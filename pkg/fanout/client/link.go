@@ -47,6 +47,7 @@ type link struct {
 	awaySince time.Time // of goAway
 	err       error     // why it ended
 	suspect   bool      // silent, when last looked at
+	brought   bool      // something has been applied that came over it
 
 	ready chan struct{} // closed when the peer has said what it serves
 	wake  chan struct{} // there is something in outbox
@@ -74,7 +75,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 	r.mu.Lock()
 	left, timeout := r.left, connectTimeout
 	if u := r.selector.find(address); u != nil {
-		timeout = min(connectTimeout<<min(u.failures, 10), maxConnectTimeout)
+		timeout = min(connectTimeout<<min(u.again.failures, 10), maxConnectTimeout)
 	}
 	r.mu.Unlock()
 	err = fmt.Errorf("%s leads to no address", address)

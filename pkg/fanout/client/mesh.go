@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -257,58 +258,50 @@ func (m *Mesh) keep(p *meshPeer) {
 	go func() {
 		defer m.wg.Done()
 		defer cancel()
-		failures := 0
-		away := time.Duration(0) // the peer has asked for it
+		var again redial
+		wait := time.Duration(0)
 		for ctx.Err() == nil {
 			m.mu.Lock()
-			if l := m.sessionWith(p); l != nil {
-				done := l.done
-				m.mu.Unlock()
-				failures = 0
-				select {
-				case <-done:
-				case <-ctx.Done():
-					return
-				}
-				continue
-			}
+			l := m.sessionWith(p) // it may have dialled
 			m.mu.Unlock()
-			if failures > 0 {
+			switch {
+			case l != nil:
 				select {
-				case <-time.After(max(away, jitter(min(backoffFirst<<min(failures-1, 10), backoffMax)))):
+				case <-l.done:
 				case <-ctx.Done():
-					return
 				}
+			case wait > 0:
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+				}
+				wait = 0
+				continue
+			default:
+				var err error
+				l, err = m.connect(ctx, p)
 				m.mu.Lock()
-				stands := m.sessionWith(p) != nil // it has dialled in the meantime
+				if p.err = err; err == nil {
+					m.joined(l)
+				} else {
+					wait = again.next(0, retryAfter(err), rand.Float64())
+					m.tellState()
+				}
+				m.bump()
 				m.mu.Unlock()
-				if stands {
+				if err != nil {
 					continue
 				}
-			}
-			failures++
-			away = 0
-			l, err := m.connect(ctx, p)
-			m.mu.Lock()
-			p.err = err
-			if err == nil {
-				if m.joined(l) {
-					failures = 0
+				select {
+				case <-l.done:
+				case <-ctx.Done():
 				}
-			} else {
-				away = retryAfter(err)
-				m.tellState()
+				l.close()
 			}
-			m.bump()
+			m.mu.Lock()
+			again.ended(m.cfg.Now().Sub(l.since), l.brought)
+			wait = again.next(0, retryAfter(l.err), rand.Float64())
 			m.mu.Unlock()
-			if l == nil {
-				continue
-			}
-			select {
-			case <-l.done:
-			case <-ctx.Done():
-			}
-			l.close()
 		}
 	}()
 }
@@ -360,22 +353,22 @@ func (m *Mesh) connect(ctx context.Context, p *meshPeer) (*link, error) {
 
 // joined takes in a session that stands; mu is held. Of two with one node one is
 // kept: see session.Outlasts; one that is silent is not, since the peer has dialled
-// anew without it. It reports whether l is.
-func (m *Mesh) joined(l *link) bool {
+// anew without it.
+func (m *Mesh) joined(l *link) {
 	id := l.machine.Peer()
 	switch {
 	case l.err != nil:
-		return false
+		return
 	case m.peerOf(id, l) == nil:
 		l.perform(l.machine.End())
 		l.finish(fmt.Errorf("node %s is no longer a peer", id))
-		return false
+		return
 	}
 	if have := m.byID[id]; have != nil && have.err == nil && have != l {
 		// A session over which the peer does not read gives way to one over which it does.
 		if !have.silent() && have.machine.Duplex() && session.Outlasts(m.cfg.NodeID, id, have.upstream != "", l.upstream != "") {
 			l.refuse(id)
-			return false
+			return
 		}
 		have.refuse(id)
 	}
@@ -385,7 +378,6 @@ func (m *Mesh) joined(l *link) bool {
 	}
 	m.cfg.Logger.Info("joined a peer", "peer", id, "address", l.instance, "dialled", l.upstream != "")
 	poke(m.event)
-	return true
 }
 
 // refuse ends a session since there is another with the same node; mu is held.

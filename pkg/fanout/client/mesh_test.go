@@ -4,16 +4,21 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	ft "github.com/tributary-dev/tributary/pkg/fanout/fanouttest"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
+	fanout "github.com/tributary-dev/tributary/pkg/fanout/session"
+	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
 
 // mesh is a mesh of nodes that each write.
@@ -593,4 +598,79 @@ func TestSharedBehind(t *testing.T) {
 	n, b = basic()
 	b.SetPeers(ft.Peers(relay), client.Policy{})
 	ft.Converged(t, o, ft.Table("t"), n)
+}
+
+// fickle is a node that offers a log and ends each session as soon as it is asked for it.
+type fickle struct {
+	wirepb.UnimplementedReplicationServer
+	mu       sync.Mutex
+	sessions [][2]time.Time // when each began, and was ended
+}
+
+func (f *fickle) Session(s grpc.BidiStreamingServer[wirepb.Frame, wirepb.Frame]) error {
+	began := time.Now()
+	log := &wirepb.LogID{Origin: "x#own", Epoch: 5}
+	for _, m := range []*wirepb.Frame{
+		{Kind: &wirepb.Frame_Hello{Hello: &wirepb.Hello{MinVersion: 1, Version: 1, NodeId: "x", Capabilities: []string{fanout.CapOriginCursors}}}},
+		{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{
+			Log: log, Path: []string{"x"}, Tables: []*wirepb.TableName{{Schema: "public", Name: "t"}}, Oldest: "0/10", Head: &wirepb.Cursor{Position: "0/10", Time: 10},
+		}}}}},
+	} {
+		if err := s.Send(m); err != nil {
+			return err
+		}
+	}
+	for {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetSubscribe() != nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.sessions = append(f.sessions, [2]time.Time{began, time.Now()})
+			return nil
+		}
+	}
+}
+
+// A peer that accepts each session and ends it is dialled less and less often.
+func TestFicklePeer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fickle{}
+	s := grpc.NewServer()
+	wirepb.RegisterReplicationServer(s, f)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	_, me := ft.Member(t, "n", ft.Options{}, ft.NewOrigin(0, "t"), nil)
+	me.SetPeers([]client.MeshPeer{{ID: "x", Address: l.Addr().String()}}, client.Policy{})
+	var all [][2]time.Time
+	ft.Eventually(t, 60*time.Second, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if all = slices.Clone(f.sessions); len(all) < 5 {
+			return fmt.Errorf("%d sessions; %+v", len(all), me.Status().Peers)
+		}
+		return nil
+	})
+	least := 50 * time.Millisecond
+	for i := range 4 {
+		if all[i][1].Sub(all[i][0]) > 5*time.Second {
+			return // so slow a machine shows nothing
+		}
+		if waited := all[i+1][0].Sub(all[i][1]); waited < least {
+			t.Errorf("session %d began %s after the one before was ended; at least %s are left", i+2, waited, least)
+		}
+		least *= 2
+	}
 }

@@ -66,8 +66,7 @@ func (r *Reader) observe() {
 		err := r.cfg.explain(l.instance, l.err, 0)
 		r.cfg.Logger.Info("upstream lost", "peer", l.machine.Peer(), "address", l.instance, "error", err)
 		r.note(l.upstream, err)
-		r.selector.lost(now)
-		r.selector.stayAway(now, l.upstream, retryAfter(l.err))
+		r.selector.lost(now, l.brought, retryAfter(l.err))
 		r.tell(engine.ReasonNoHealthyParent, err)
 		r.wg.Add(1)
 		go func() { // its goroutines are on their way out; do not wait for them here
@@ -76,7 +75,7 @@ func (r *Reader) observe() {
 		}()
 	case l.goAway != nil && !r.selector.leaving:
 		r.left = l.instance
-		r.selector.leave(now, false)
+		r.selector.leave(now, false, l.brought)
 	case l.goAway == nil:
 		r.share(l)
 		err := usable(l.machine, r.cfg.Scope.Names())
@@ -94,7 +93,7 @@ func (r *Reader) observe() {
 		case !r.selector.leaving && errors.As(err, &se):
 			r.note(l.upstream, err)
 			r.tell(se.Reason, err)
-			r.selector.leave(now, silent)
+			r.selector.leave(now, silent, l.brought)
 		}
 	}
 }
@@ -244,8 +243,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 			atMost = 500 * time.Millisecond
 		}
 		r.note(address, err)
-		r.selector.failed(now, address, atMost)
-		r.selector.stayAway(now, address, retryAfter(err))
+		r.selector.failed(now, address, atMost, retryAfter(err))
 		if r.link == nil {
 			var se *engine.SourceError
 			if errors.As(r.why(), &se) {

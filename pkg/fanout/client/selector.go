@@ -53,11 +53,6 @@ func (p Policy) withDefaults() Policy {
 	return p
 }
 
-const (
-	backoffFirst = 100 * time.Millisecond
-	backoffMax   = 15 * time.Second
-)
-
 // selector decides which upstream to read from. It is pure: time comes in, and
 // evidence comes only from the reader's own attempts and streams.
 type selector struct {
@@ -67,16 +62,17 @@ type selector struct {
 	current  string         // being read from; empty for none
 	leaving  bool           // current wants the reader gone, or is no longer listed
 	last     string         // read from most recently
+	since    time.Time      // it reads from current
 	switches []time.Time    // of the last hour
 }
 
 // upstream is what is known of one address.
 type upstream struct {
-	address  string
-	failures int       // in a row
-	retry    time.Time // not before
-	well     time.Time // since when probes succeed; zero if the last did not
-	probe    time.Time // when the next is due
+	address string
+	again   redial
+	retry   time.Time // not before
+	well    time.Time // since when probes succeed; zero if the last did not
+	probe   time.Time // when the next is due
 }
 
 // verb is what a selector wants done.
@@ -196,9 +192,9 @@ func (s *selector) connected(now time.Time, address string) {
 	if s.last != "" && s.last != address {
 		s.switches = append(s.switches, now)
 	}
-	s.current, s.last, s.leaving = address, address, false
+	s.current, s.last, s.leaving, s.since = address, address, false, now
 	if u := s.find(address); u != nil {
-		u.failures, u.retry = 0, time.Time{}
+		u.retry = time.Time{}
 	}
 	for _, u := range s.all { // a probe from before the switch proves nothing now
 		u.well, u.probe = time.Time{}, now.Add(s.probeEvery())
@@ -210,8 +206,9 @@ func (s *selector) probeEvery() time.Duration {
 }
 
 // failed: an attempt to reach address, or the stream from it, has failed. atMost
-// bounds the time to the next attempt, 0 for the usual.
-func (s *selector) failed(now time.Time, address string, atMost time.Duration) {
+// bounds the time to the next attempt, 0 for the usual; away is how long the address has
+// asked to be left alone.
+func (s *selector) failed(now time.Time, address string, atMost, away time.Duration) {
 	if s.current == address && !s.leaving {
 		s.current = ""
 	}
@@ -219,42 +216,32 @@ func (s *selector) failed(now time.Time, address string, atMost time.Duration) {
 	if u == nil {
 		return
 	}
-	if atMost == 0 {
-		atMost = backoffMax
-	}
-	delay := min(backoffFirst<<min(u.failures, 10), atMost)
-	u.failures++
-	u.retry = now.Add(delay/2 + time.Duration(s.jitter()*float64(delay)))
+	u.retry = now.Add(u.again.next(atMost, away, s.jitter()))
 	u.well, u.probe = time.Time{}, now.Add(s.probeEvery())
-}
-
-// maxAway bounds how long an upstream can ask to be left alone.
-const maxAway = 5 * time.Minute
-
-// stayAway: address has asked not to be tried again for a while. A part of it is
-// added at random, so that those who were told the same do not come together.
-func (s *selector) stayAway(now time.Time, address string, d time.Duration) {
-	if u := s.find(address); u != nil && d > 0 {
-		d = min(d, maxAway)
-		u.retry = now.Add(d + time.Duration(s.jitter()*float64(d)/4))
+	if away > 0 {
 		u.probe = u.retry
 	}
 }
 
-// lost: the stream from the current upstream has ended.
-func (s *selector) lost(now time.Time) {
+// lost: the stream from the current upstream has ended; brought says that something of it
+// has been applied.
+func (s *selector) lost(now time.Time, brought bool, away time.Duration) {
 	address := s.current
 	s.current, s.leaving = "", false
-	s.failed(now, address, 0)
+	if u := s.find(address); u != nil {
+		u.again.ended(now.Sub(s.since), brought)
+	}
+	s.failed(now, address, 0, away)
 }
 
 // leave: the current upstream wants the reader gone, is of no use, or is silent.
 // Its address is tried again too, after the others: it may lead to another
-// instance. One that is only silent is given longer to speak again.
-func (s *selector) leave(now time.Time, silent bool) {
+// instance. One that is only silent is given longer to speak again. brought is as in lost.
+func (s *selector) leave(now time.Time, silent, brought bool) {
 	s.leaving = true
 	if u := s.find(s.current); u != nil {
-		u.retry = now.Add(backoffFirst)
+		u.again.ended(now.Sub(s.since), brought)
+		u.retry = now.Add(u.again.next(0, 0, s.jitter()))
 		if silent {
 			u.retry = now.Add(4 * s.policy.UnhealthyAfter)
 		}
@@ -267,12 +254,12 @@ func (s *selector) probed(now time.Time, address string, ok bool) {
 	switch {
 	case u == nil:
 	case !ok:
-		s.failed(now, address, 0)
+		s.failed(now, address, 0, 0)
 	default:
 		if u.well.IsZero() {
 			u.well = now
 		}
-		u.failures, u.retry = 0, time.Time{}
+		u.again, u.retry = redial{}, time.Time{}
 		u.probe = now.Add(s.probeEvery())
 		if due := u.well.Add(s.policy.RecoverAfter); due.Before(u.probe) {
 			u.probe = due

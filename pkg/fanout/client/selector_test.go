@@ -119,6 +119,38 @@ func TestSelector(t *testing.T) {
 			2: only a = connect a
 			2: current b =
 			2: connected a = wait`},
+		{"one that ends each session is left alone for longer and longer, until a session comes to something", never, `
+			0: only a =
+			0: connected a =
+			0.1: lost = wait
+			0.21: = connect a
+			0.21: connected a =
+			0.3: lost = wait
+			0.49: = wait
+			0.51: = connect a
+			0.51: connected a =
+			0.6: lost = wait
+			0.99: = wait
+			1.01: = connect a
+			1.01: connected a =
+			1.1: lost brought = wait
+			1.21: = connect a
+			1.21: connected a =
+			1.3: lost = wait
+			1.49: = wait
+			1.51: = connect a
+			1.51: connected a =
+			12: lost = wait
+			12.11: = connect a`},
+		{"one that asks at once to be left is, too", never, `
+			0: only a =
+			0: connected a =
+			0: leave = wait
+			0.11: = connect a
+			0.11: connected a =
+			0.11: leave = wait
+			0.3: = wait
+			0.32: = connect a`},
 		{"nothing to read from", never, `
 			0: only =
 			0: = wait
@@ -141,11 +173,11 @@ func TestSelector(t *testing.T) {
 				case f[0] == "connected":
 					s.connected(now, f[1])
 				case f[0] == "failed":
-					s.failed(now, f[1], 0)
+					s.failed(now, f[1], 0, 0)
 				case f[0] == "lost":
-					s.lost(now)
+					s.lost(now, len(f) > 1, 0)
 				case f[0] == "leave":
-					s.leave(now, len(f) > 1)
+					s.leave(now, len(f) > 1, false)
 				case f[0] == "probed":
 					s.probed(now, f[1], f[2] == "yes")
 				case f[0] == "only":
