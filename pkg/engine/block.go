@@ -43,8 +43,8 @@ type Block struct {
 	Others  []LogSchema
 	Ends    []End // end of each transaction in it, in order
 	Payload []byte
-	// Behind are the tables that Position is ahead of, as in Trail, in a block that comes to
-	// a node; nil if they are those of the block before. It is not kept with the block.
+	// Behind are the tables that Position is ahead of, in a block that comes to a node; nil
+	// if they are those of the place before. A Trail keeps them, and not the log.
 	Behind map[TableName]Reached
 }
 

@@ -43,8 +43,8 @@ type savedLog struct {
 	Order  string      `json:"order,omitempty"`
 	Path   []string    `json:"path"`
 	Tables []TableName `json:"tables"`
-	// Covered is as in logState, without Behind, which are the tables that the log is ahead of: so does a version
-	// that knows of no trail have it.
+	// Covered is as in logState, without Behind: those tables that the end of the trail is ahead of. A version that
+	// knows of no trail has them apart, too.
 	Covered []TableName   `json:"covered"`
 	Behind  []savedBehind `json:"behind,omitempty"`
 	Trail   []savedStep   `json:"trail,omitempty"`
@@ -57,14 +57,15 @@ type savedStep struct {
 	Behind []savedBehind `json:"behind,omitempty"`
 }
 
-// savedBehind is a table that the step's place is ahead of.
+// savedBehind is a table that a place is ahead of, and how far it is there.
 type savedBehind struct {
 	Table    TableName `json:"table"`
 	Position Position  `json:"position"`
 	Time     Time      `json:"time"`
 }
 
-// trail returns the trail of the log with that head. Without one it is known only which tables the head is ahead of.
+// trail returns the trail of the log with that head. What was saved without one says only which tables the head is
+// ahead of.
 func (l *savedLog) trail(head Position) (t Trail) {
 	steps := l.Trail
 	if len(steps) == 0 && len(l.Behind) > 0 {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"slices"
@@ -17,6 +18,11 @@ type TableName struct {
 // String returns schema.name for logs and messages. It is not an identity:
 // "a.b"."c" and "a"."b.c" read the same.
 func (t TableName) String() string { return t.Schema + "." + t.Name }
+
+// Compare orders tables by schema and name.
+func (t TableName) Compare(other TableName) int {
+	return cmp.Or(cmp.Compare(t.Schema, other.Schema), cmp.Compare(t.Name, other.Name))
+}
 
 // ReplicaIdentity is a table's REPLICA IDENTITY, as pg_class.relreplident has it.
 type ReplicaIdentity byte

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -76,9 +75,7 @@ func (t *tally) conflicts() []TableConflicts {
 		}
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b TableConflicts) int {
-		return cmp.Or(cmp.Compare(a.Table.Schema, b.Table.Schema), cmp.Compare(a.Table.Name, b.Table.Name))
-	})
+	slices.SortFunc(all, func(a, b TableConflicts) int { return a.Table.Compare(b.Table) })
 	return all
 }
 

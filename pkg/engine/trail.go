@@ -32,6 +32,19 @@ func (t Trail) At(at Position, compare Comparator) (behind map[TableName]Reached
 	return nil, len(t) == 0
 }
 
+// Of returns which of some tables a position is ahead of, in a map of its own; known is as for At. Where nothing is known
+// nothing is claimed: it is then ahead of all of them, and has them up to nowhere.
+func (t Trail) Of(tables []TableName, at Position, compare Comparator) (behind map[TableName]Reached, known bool) {
+	all, known := t.At(at, compare)
+	behind = map[TableName]Reached{}
+	for _, table := range tables {
+		if r, is := all[table]; is || !known {
+			behind[table] = r
+		}
+	}
+	return behind, known
+}
+
 // With returns the trail where a log has got to a position, at which these tables are behind. What it said of that and
 // later positions was of another way that the log has not gone.
 func (t Trail) With(at Position, behind map[TableName]Reached, compare Comparator) Trail {
@@ -143,8 +156,6 @@ func (s *source) Behind(log LogID, at Position) map[TableName]Reached {
 	if l == nil || l.source != s {
 		return nil
 	}
-	behind, _ := l.trail.At(at, l.compare)
-	behind = maps.Clone(behind)
-	maps.DeleteFunc(behind, func(t TableName, _ Reached) bool { return !slices.Contains(l.covered, t) })
+	behind, _ := l.trail.Of(l.covered, at, l.compare)
 	return behind
 }

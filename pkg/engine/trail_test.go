@@ -69,6 +69,36 @@ func TestTrailIsBounded(t *testing.T) {
 	}
 }
 
+// Of a place of which the trail has let go it is not said that its tables were where the log was.
+func TestBehindIsNotKnown(t *testing.T) {
+	t.Parallel()
+	db := newDatabase()
+	db.commit(time.Now(), put("k", "1"))
+	info, blocks := mintedLog(t, "origin", db)
+	e, sink, stop := carrying(t, "n", info.ID, info.Oldest, nil)
+	defer stop()
+	table, other := engine.TableName{Schema: "public", Name: "a"}, engine.TableName{Schema: "public", Name: "b"}
+	at := engine.Reached{Position: info.Oldest, Time: 1}
+	b := blocks[0]
+	b.Behind = map[engine.TableName]engine.Reached{table: at}
+	for n := range 4096 { // so that nothing before is kept
+		b.Behind[engine.TableName{Schema: "others", Name: fmt.Sprint(n)}] = at
+	}
+	if err := sink.ApplyBlocks(context.Background(), engine.CursorKey{Log: info.ID}, []*engine.Block{b}); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := e.Trail(info.ID).At(info.Oldest, engine.CompareLSN); known {
+		t.Fatal("the place before is known")
+	}
+	tables := sink.(engine.Covering)
+	if got, want := tables.Behind(info.ID, b.Position), (map[engine.TableName]engine.Reached{table: at}); !maps.Equal(got, want) {
+		t.Errorf("behind are %v, want %v", got, want)
+	}
+	if got, want := tables.Behind(info.ID, info.Oldest), (map[engine.TableName]engine.Reached{table: {}, other: {}}); !maps.Equal(got, want) {
+		t.Errorf("where it is not known, behind are %v, want %v", got, want)
+	}
+}
+
 // Blocks that cannot be applied take back no more of a trail than they have added to it.
 func TestTrailAfterFailure(t *testing.T) {
 	t.Parallel()

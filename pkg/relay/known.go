@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -274,7 +273,7 @@ type delivered struct {
 
 func saveDeliveries(tx engine.Tx, tables map[engine.TableName]Delivery) error {
 	all := []delivered{}
-	for _, t := range slices.SortedFunc(maps.Keys(tables), compareTables) {
+	for _, t := range slices.SortedFunc(maps.Keys(tables), engine.TableName.Compare) {
 		all = append(all, delivered{t, tables[t]})
 	}
 	return setMeta(tx, metaTables, all)
@@ -293,8 +292,4 @@ func deliveries(v engine.View) (map[Delivery]map[engine.TableName]bool, error) {
 		m[d.Delivery][d.Table] = true
 	}
 	return m, nil
-}
-
-func compareTables(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 }

@@ -186,7 +186,7 @@ func (r *Reoriginate) Open(log engine.LogID, v engine.View, scratch *spill.Dir) 
 	for _, t := range v.Tables() {
 		r.tables = append(r.tables, t.Table)
 	}
-	for _, t := range slices.SortedFunc(maps.Keys(r.cfg.Tables), compareTables) {
+	for _, t := range slices.SortedFunc(maps.Keys(r.cfg.Tables), engine.TableName.Compare) {
 		if !slices.Contains(r.tables, t) {
 			r.tables = append(r.tables, t)
 		}

@@ -223,7 +223,7 @@ func (s *since) covers(from uint64, marks []engine.Mark) error {
 		return nil
 	}
 	s.w.Note(&engine.Note{Marks: marks})
-	for _, t := range slices.SortedFunc(maps.Keys(tables), compareTables) {
+	for _, t := range slices.SortedFunc(maps.Keys(tables), engine.TableName.Compare) {
 		each := func(fn func([]byte) bool) error {
 			return s.v.Scan(t, nil, func(r *engine.Record) bool {
 				return r.Deleted || !of[r.Stamp.Origin] || fn(r.Key)

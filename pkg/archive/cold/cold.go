@@ -378,8 +378,6 @@ func (a *Archives) Status() []Status {
 		}
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b Status) int {
-		return cmp.Or(cmp.Compare(a.Table.Schema, b.Table.Schema), cmp.Compare(a.Table.Name, b.Table.Name))
-	})
+	slices.SortFunc(all, func(a, b Status) int { return a.Table.Compare(b.Table) })
 	return all
 }

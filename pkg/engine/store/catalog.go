@@ -47,10 +47,6 @@ func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
 }
 
-func compareTables(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
-}
-
 func compareLogs(a, b engine.LogID) int {
 	return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Epoch, b.Epoch))
 }
@@ -60,9 +56,9 @@ func newCatalog() *catalog {
 		schemas: byKey[schemaKey, *engine.Schema](func(a, b schemaKey) int {
 			return cmp.Or(compareLogs(a.log, b.log), cmp.Compare(a.id, b.id))
 		}),
-		newest: byKey[engine.TableName, shape](compareTables),
+		newest: byKey[engine.TableName, shape](engine.TableName.Compare),
 		truncs: byKey[truncKey, engine.Stamp](func(a, b truncKey) int {
-			return cmp.Or(compareTables(a.table, b.table), cmp.Compare(a.origin, b.origin))
+			return cmp.Or(a.table.Compare(b.table), cmp.Compare(a.origin, b.origin))
 		}),
 		meta: byKey[string, []byte](cmp.Compare[string]),
 		cursors: newTree(func(a, b engine.Cursor) bool {

@@ -48,7 +48,7 @@ type diskLog struct {
 func newDiskRoot() *diskRoot {
 	return &diskRoot{
 		catalog: newCatalog(),
-		tables:  byKey[engine.TableName, *diskTable](compareTables),
+		tables:  byKey[engine.TableName, *diskTable](engine.TableName.Compare),
 		logs:    byKey[engine.LogID, *diskLog](compareLogs),
 	}
 }

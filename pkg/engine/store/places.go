@@ -34,7 +34,7 @@ func newPlaces() *places {
 			return cmp.Or(compareLogs(a.log, b.log), cmp.Compare(a.place, b.place))
 		}),
 		byKey: byKey[placedAt, uint64](func(a, b placedAt) int {
-			return cmp.Or(compareLogs(a.log, b.log), compareTables(a.table, b.table), cmp.Compare(a.key, b.key))
+			return cmp.Or(compareLogs(a.log, b.log), a.table.Compare(b.table), cmp.Compare(a.key, b.key))
 		}),
 	}
 }

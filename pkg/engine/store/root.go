@@ -18,7 +18,7 @@ type root struct {
 func newRoot() *root {
 	return &root{
 		catalog: newCatalog(),
-		tables:  byKey[engine.TableName, *table](compareTables),
+		tables:  byKey[engine.TableName, *table](engine.TableName.Compare),
 		logs:    byKey[engine.LogID, *journal](compareLogs),
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
-	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 )
 
@@ -88,7 +87,7 @@ func (r *Reader) Open(ctx context.Context, report func(reason string, err error)
 			schemas[i] = r.cfg.Scope.Schema(s)
 		}
 		schemas = slices.DeleteFunc(schemas, func(s *engine.Schema) bool { return s == nil })
-		slices.SortFunc(schemas, func(a, b *engine.Schema) int { return scope.CompareTables(a.Table, b.Table) })
+		slices.SortFunc(schemas, func(a, b *engine.Schema) int { return a.Table.Compare(b.Table) })
 		return schemas, nil
 	}
 	if ctx.Err() != nil {

@@ -97,7 +97,7 @@ func New(tables ...Table) (*Scope, error) {
 		}
 		s.tables = append(s.tables, t)
 	}
-	slices.SortStableFunc(s.tables, func(a, b Table) int { return CompareTables(a.Name, b.Name) })
+	slices.SortStableFunc(s.tables, func(a, b Table) int { return a.Name.Compare(b.Name) })
 	var b strings.Builder
 	for i := range s.tables {
 		t := &s.tables[i]
@@ -336,9 +336,4 @@ func (s *Scope) Beyond(have *Scope) *Scope {
 	}
 	out, _ := New(ts...)
 	return out
-}
-
-// CompareTables orders tables by schema and name.
-func CompareTables(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 }

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -15,24 +14,12 @@ import (
 // cursor, which tables that is ahead of and how far they have those. A writer whose log does not bring the
 // rest sends such tables whole, beside what follows the cursor.
 
-// behindAt returns the tables of a channel that a position of its log is ahead of.
-func (c *outgoing) behindAt(at engine.Position) map[engine.TableName]engine.Reached {
-	all, known := c.trail.At(at, c.compare)
-	behind := map[engine.TableName]engine.Reached{}
-	for _, t := range c.tables {
-		if r, is := all[t]; is || !known { // where it is not known, nothing is claimed
-			behind[t] = r
-		}
-	}
-	return behind
-}
-
 // tellBehind says which tables are behind where a channel gets to, if those are others than the peer knows.
 func (w *Writer) tellBehind(c *outgoing, at engine.Position, begins bool) {
 	if !w.behind || len(c.trail) == 0 && len(c.behind) == 0 {
 		return
 	}
-	behind := c.behindAt(at)
+	behind, _ := c.trail.Of(c.tables, at, c.compare)
 	if begins || !maps.Equal(behind, c.behind) {
 		c.behind = behind
 		w.send(&wirepb.Behind{Channel: c.id, Position: string(at), Tables: wire.FromBehind(behind)})
@@ -55,24 +42,8 @@ func (w *Writer) lacking(c *outgoing, at engine.Position) (lacking []engine.Tabl
 			lacking = append(lacking, t)
 		}
 	}
-	slices.SortFunc(lacking, func(a, b engine.TableName) int {
-		return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(lacking, engine.TableName.Compare)
 	return lacking
-}
-
-// behind returns the tables among some that a place is ahead of; known is false if that cannot be said.
-func (p *Place) behind(tables []engine.TableName) (behind map[engine.TableName]engine.Reached, known bool) {
-	all, known := p.trail.At(p.Position, p.Compare)
-	for t, r := range all {
-		if slices.Contains(tables, t) {
-			if behind == nil {
-				behind = map[engine.TableName]engine.Reached{}
-			}
-			behind[t] = r
-		}
-	}
-	return behind, known
 }
 
 // behindNext takes the word of which tables are behind from a position on.

@@ -619,7 +619,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 			p.Lost = fmt.Sprintf("tables of log %s are wanted that were not read before", o.Log)
 		}
 	}
-	behind, known := p.behind(tables)
+	behind, known := p.trail.Of(tables, p.Position, p.Compare)
 	if len(behind) > 0 && !r.behind || !known { // the peer may not have what comes to them later
 		late := slices.DeleteFunc(slices.Clone(tables), func(t engine.TableName) bool {
 			_, is := behind[t]

@@ -101,7 +101,7 @@ func (r *Reader) considerShared(now time.Time) {
 		}
 		if ours && p != nil && p.Known && p.Lost == "" {
 			p.Compare = o.Compare
-			if behind, known := p.behind(tables); len(behind) > 0 || !known {
+			if behind, known := p.trail.Of(tables, p.Position, p.Compare); len(behind) > 0 || !known {
 				p.Lost = fmt.Sprintf("tables of log %s have not come up to its position %s, and node %s does not say whether it brings them", o.Log, p.Position, r.peer)
 			}
 		}

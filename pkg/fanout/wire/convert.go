@@ -112,7 +112,7 @@ func FromCursor(p engine.Position, t engine.Time) *wirepb.Cursor {
 
 // FromBehind returns tables that a place in a log is ahead of as they are sent.
 func FromBehind(behind map[engine.TableName]engine.Reached) []*wirepb.TableReached {
-	names := slices.SortedFunc(maps.Keys(behind), scope.CompareTables)
+	names := slices.SortedFunc(maps.Keys(behind), engine.TableName.Compare)
 	return each(names, func(t engine.TableName) *wirepb.TableReached {
 		return &wirepb.TableReached{Table: FromTable(t), At: FromCursor(behind[t].Position, behind[t].Time)}
 	})

@@ -255,7 +255,7 @@ func (s *Source) has(sink engine.Sink, table int, c archive.Cursor, from engine.
 	if covering, is := sink.(engine.Covering); ok && is {
 		name := s.cfg.Tables[table].Name
 		if r, is := covering.Behind(c.Log, cur.Position)[name]; is {
-			return archive.Cursor{Log: c.Log, Position: r.Position, Time: r.Time, Order: c.Order}, true
+			return archive.Cursor{Log: c.Log, Position: r.Position, Time: r.Time, Order: c.Order}, r.Position != "" // else it is not known
 		}
 		ok = slices.Contains(covering.Covered(c.Log), name)
 	}

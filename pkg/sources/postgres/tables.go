@@ -391,12 +391,8 @@ func (t *tables) wanted(now time.Time) (names []engine.TableName, next time.Time
 			names = append(names, st.name)
 		}
 	}
-	slices.SortFunc(names, compareNames)
+	slices.SortFunc(names, engine.TableName.Compare)
 	return names, next
-}
-
-func compareNames(a, b engine.TableName) int {
-	return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 }
 
 // fail notes why a table could not be baselined. Callers hold t.mu.
