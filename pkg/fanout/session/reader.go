@@ -232,7 +232,8 @@ type incoming struct {
 	ack     *wirepb.Ack
 	cause   string             // of a snapshot
 	whole   []engine.TableName // asked for beside the cursor, which does not cover them
-	asked   engine.Position    // the cursor of Subscribe
+	cursor  bool               // Subscribe has named a cursor
+	asked   engine.Position    // that cursor; empty for the beginning of the log too
 	// behind are the tables that are behind where what comes next gets to; nil: as before.
 	behind map[engine.TableName]engine.Reached
 	run    uint32 // the first channel of the Resume that has opened it; 0 for none
@@ -649,7 +650,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		}
 		m.From = &wirepb.Subscribe_Floor{Floor: from}
 	} else if p.Known && p.Lost == "" {
-		c.asked = p.Position
+		c.cursor, c.asked = true, p.Position
 		m.From = &wirepb.Subscribe_Cursor{Cursor: wire.FromCursor(p.Position, p.Time)}
 		m.StagedParts, m.Behind = p.Parts, wire.FromBehind(behind)
 	}

@@ -351,7 +351,10 @@ func (r *Reader) subscribed(m *wirepb.Subscribed) error {
 	if m.GetAsAdvertised() {
 		start = c.asked
 	}
-	if c.asked == "" || start != c.asked { // the reader may be further by now, by way of another session
+	if !c.cursor {
+		return malformed("channel %d starts at %q, and the reader of log %s has no cursor", c.id, start, c.log)
+	}
+	if start != c.asked { // the reader may be further by now, by way of another session
 		return malformed("channel %d starts at %q, and the reader of log %s has asked for %q", c.id, start, c.log, c.asked)
 	}
 	if mode == wirepb.Mode_MODE_STATE_DELTA || mode == wirepb.Mode_MODE_REPLAY_ARCHIVE {
@@ -747,7 +750,7 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 	p.Lost, p.copier, p.Compare = cause, r, o.Compare
 	p.Counts.Resets++
 	r.remove(c)
-	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole, c.behind, c.asked = log, o, p, inSubscribed, nil, nil, cause, nil, nil, ""
+	c.log, c.offer, c.place, c.state, c.fresh, c.ack, c.cause, c.whole, c.behind, c.cursor, c.asked = log, o, p, inSubscribed, nil, nil, cause, nil, nil, false, ""
 	r.add(c)
 	c.tables = r.wantedOf(o)
 	o.channel = c.id

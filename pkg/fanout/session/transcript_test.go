@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -27,14 +28,16 @@ import (
 // over a toy node. The commands:
 //
 //	node id=a [provider=x]          the node that serves
-//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n] [complete=time] [hidden] [places]
-//	                                a log of it, empty but for a baseline at oldest; with
-//	                                places, one that can be read from anywhere
+//	log name=a#pg@5 [path=(a,b)] [tables=(t)] [oldest=..] [rows=n] [complete=time] [hidden] [unwritten|places]
+//	                                a log of it, empty but for a baseline at oldest; unwritten:
+//	                                at its beginning; with places, one that can be read from
+//	                                anywhere
 //	narrowed log=.. columns=(c) where=(column,value)
 //	                                the node has only that of its tables
 //	append log=.. at=(p1,p2) [size=n] [parts=n] [table=t]
 //	                                transactions of one change each, a block each
 //	trim log=.. to=..               the log's older entries go
+//	behind log=.. from=.. [t=..]    of its tables these are there only up to a place, from a position on
 //	drop log=.. | replace log=.. by=..
 //	reroute log=.. path=(a,b)       it comes to the node by another way
 //	forget                          the node forgets the vectors of its readers
@@ -188,8 +191,10 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		}
 		l.served.Oldest = engine.Position(arg(d, "oldest", "0/10"))
 		l.served.Head, l.served.Time = l.served.Oldest, 100
-		if d.HasArg("places") {
+		if d.HasArg("places") || d.HasArg("unwritten") {
 			l.served.Oldest, l.served.Head = "", ""
+		}
+		if d.HasArg("places") {
 			d.CmdArgs = append(d.CmdArgs, datadriven.CmdArg{Key: "complete", Vals: []string{strconv.Itoa(math.MaxInt64)}})
 		}
 		l.served.CompleteFrom, l.served.Hidden = engine.Time(number(d, "complete", 0)), d.HasArg("hidden")
@@ -235,6 +240,14 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		l, to := s.find(logOf(arg(d, "log", ""))), engine.Position(arg(d, "to", ""))
 		l.blocks = slices.DeleteFunc(l.blocks, func(b *engine.Block) bool { return engine.CompareLSN(b.Position, to) <= 0 })
 		l.served.Oldest = to
+	case "behind":
+		l, behind := s.find(logOf(arg(d, "log", ""))), map[engine.TableName]engine.Reached{}
+		for _, t := range l.served.Tables {
+			if at := engine.Position(arg(d, t.Name, "")); at != "" {
+				behind[t] = engine.Reached{Position: at, Time: 1}
+			}
+		}
+		l.served.Trail = l.served.Trail.With(engine.Position(arg(d, "from", "")), behind, engine.CompareLSN)
 	case "forget-deletes":
 		s.outputs(s.w.DeltaFailed(uint32(number(d, "channel", 1)), engine.Time(number(d, "complete", 0))))
 	case "drop":
@@ -293,7 +306,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	default:
 		d.Fatalf(t, "unknown command %s", d.Cmd)
 	}
-	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace" || d.Cmd == "reroute") {
+	if s.w != nil && (d.Cmd == "log" || d.Cmd == "append" || d.Cmd == "behind" || d.Cmd == "trim" || d.Cmd == "drop" || d.Cmd == "replace" || d.Cmd == "reroute") {
 		s.outputs(s.w.Serve(s.serve()))
 	}
 }
@@ -538,6 +551,20 @@ func (s *stage) delivered(d *session.Delivery) {
 		fmt.Fprintf(&s.out, " %s→%s part=%d last=%t changes=%d schemas=%d err=%v", d.Block.Prev, d.Block.Position, d.Block.Part, d.Block.Last, d.Block.Changes, len(d.Block.Schemas), err)
 	case session.DeliverProgress:
 		fmt.Fprintf(&s.out, " %s→%s", d.Prev, d.Through)
+	}
+	behind := d.Behind
+	switch {
+	case d.Spec != nil:
+		behind = d.Spec.Behind
+	case d.Block != nil:
+		behind = d.Block.Behind
+	}
+	if behind != nil {
+		fmt.Fprint(&s.out, " behind=[")
+		for i, t := range slices.SortedFunc(maps.Keys(behind), engine.TableName.Compare) {
+			fmt.Fprint(&s.out, [...]string{"", " "}[min(i, 1)], t.Name, ":", behind[t].Position)
+		}
+		fmt.Fprint(&s.out, "]")
 	}
 	fmt.Fprintln(&s.out)
 }

@@ -129,7 +129,7 @@ func (r *Reader) resume(offers []*Offer) {
 	even := true
 	for _, o := range offers {
 		c := r.open(o, r.wantedOf(o))
-		c.run, c.asked = m.Channel, c.place.Position
+		c.run, c.cursor, c.asked = m.Channel, true, c.place.Position
 		p := place{c.place.Position, c.place.Time}
 		if have, ok := at[o.Log]; !ok || have != p {
 			at[o.Log] = p

@@ -828,7 +828,8 @@ func (x *TableName) GetName() string {
 	return ""
 }
 
-// Cursor is a place in a log: the end of a transaction.
+// Cursor is a place in a log: the end of a transaction or, where position is empty, the
+// beginning of the log.
 type Cursor struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Position string                 `protobuf:"bytes,1,opt,name=position,proto3" json:"position,omitempty"`
