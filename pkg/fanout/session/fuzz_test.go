@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -50,6 +51,11 @@ var vectorOfOne = []byte{0x2f, 0xad, 0xd0, 0xe4, 0x61, 0x67, 0x6d, 0x67}
 
 var fuzzLog = &wirepb.LogID{Origin: "a#pg", Epoch: 5}
 
+// fuzzBehind says that the log's table is there only up to a place.
+func fuzzBehind(at string) []*wirepb.TableReached {
+	return []*wirepb.TableReached{{Table: &wirepb.TableName{Schema: "public", Name: "t"}, At: &wirepb.Cursor{Position: at, Time: 8}}}
+}
+
 // FuzzWriter: whatever a reader sends, the writer does not panic, sends nothing
 // without credit, and says nothing after it has closed.
 func FuzzWriter(f *testing.F) {
@@ -70,9 +76,19 @@ func FuzzWriter(f *testing.F) {
 	}}}, &wirepb.Frame{Kind: &wirepb.Frame_Resume{Resume: &wirepb.Resume{
 		Channel: 3, Vector: vectorOfOne, Open: []uint32{0, 1}, Credit: []uint64{100},
 	}}}))
+	aside := helloOf("b")
+	aside.GetHello().Capabilities = append(aside.GetHello().Capabilities, session.CapStateDelta, session.CapFreshTables, session.CapBehind)
+	for _, at := range []string{"0/4", "0/8", ""} { // what is lacking is sent whole, or comes in the log, or is not known
+		f.Add(joined(aside, &wirepb.Frame{Kind: &wirepb.Frame_Subscribe{Subscribe: &wirepb.Subscribe{
+			Channel: 1, Log: fuzzLog, Credit: 100, From: &wirepb.Subscribe_Cursor{Cursor: &wirepb.Cursor{Position: "0/10", Time: 10}}, Behind: fuzzBehind(at),
+		}}}, &wirepb.Frame{Kind: &wirepb.Frame_Credit{Credit: &wirepb.Credit{Channel: 1, Bytes: 1000}}}))
+	}
 	schema := &engine.Schema{ID: 1, Table: engine.TableName{Schema: "public", Name: "t"}, Columns: []engine.Column{{Name: "id", Number: 1, Key: true}}}
 	served := session.Served{Compare: engine.CompareLSN, Schemas: []*engine.Schema{schema}}
 	served.Log, served.Path, served.Tables, served.Oldest, served.Head = engine.LogID{Origin: "a#pg", Epoch: 5}, []string{"a"}, []engine.TableName{schema.Table}, "0/10", "0/20"
+	served.CompleteFrom, served.Trail = 5, engine.Trail{
+		{From: "0/10", Behind: map[engine.TableName]engine.Reached{schema.Table: {Position: "0/8", Time: 8}}}, {From: "0/20"},
+	}
 	block := &engine.Block{Prev: "0/10", Position: "0/20", Last: true, Payload: []byte("a block")}
 	f.Fuzz(func(t *testing.T, p []byte) {
 		now := time.Unix(0, 0)
@@ -113,7 +129,7 @@ func FuzzWriter(f *testing.F) {
 // FuzzReader: whatever a writer sends, the reader does not panic, and a place
 // never goes back within an epoch.
 func FuzzReader(f *testing.F) {
-	advert := &wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{Log: fuzzLog, Path: []string{"a"}, Tables: []*wirepb.TableName{{Schema: "p", Name: "t"}}}}}}}
+	advert := &wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{Log: fuzzLog, Path: []string{"a"}, Tables: []*wirepb.TableName{{Schema: "public", Name: "t"}}}}}}}
 	begin := []*wirepb.Frame{
 		helloOf("a"), advert,
 		{Kind: &wirepb.Frame_Subscribed{Subscribed: &wirepb.Subscribed{Channel: 1, Log: fuzzLog, Mode: wirepb.Mode_MODE_SNAPSHOT}}},
@@ -125,6 +141,15 @@ func FuzzReader(f *testing.F) {
 		&wirepb.Frame{Kind: &wirepb.Frame_Progress{Progress: &wirepb.Progress{Channel: 1, Prev: "0/20", Through: "0/30"}}},
 		&wirepb.Frame{Kind: &wirepb.Frame_Gap{Gap: &wirepb.Gap{Channel: 1}}})...))
 	f.Add(joined(append(begin, &wirepb.Frame{Kind: &wirepb.Frame_Batch{Batch: &wirepb.Batch{Channel: 1, Prev: "0/8", Position: "0/20", Last: true, Payload: []byte("\x01\x040/20\x00\x00\x00")}}})...))
+	behind := func(position, at string) *wirepb.Frame {
+		return &wirepb.Frame{Kind: &wirepb.Frame_Behind{Behind: &wirepb.Behind{Channel: 1, Position: position, Tables: fuzzBehind(at)}}}
+	}
+	f.Add(joined(append(slices.Insert(slices.Clone(begin), 3, behind("0/10", "0/8")),
+		behind("0/20", "0/8"),
+		&wirepb.Frame{Kind: &wirepb.Frame_Batch{Batch: &wirepb.Batch{Channel: 1, Prev: "0/10", Position: "0/20", Last: true, Payload: []byte("x")}}},
+		&wirepb.Frame{Kind: &wirepb.Frame_Behind{Behind: &wirepb.Behind{Channel: 1, Position: "0/30"}}},
+		&wirepb.Frame{Kind: &wirepb.Frame_Progress{Progress: &wirepb.Progress{Channel: 1, Prev: "0/20", Through: "0/30"}}},
+		behind("0/40", "0/30"), &wirepb.Frame{Kind: &wirepb.Frame_Gap{Gap: &wirepb.Gap{Channel: 1}}})...))
 	f.Add(joined(append(begin, &wirepb.Frame{Kind: &wirepb.Frame_Reset_{Reset_: &wirepb.Reset{Channel: 1, Log: fuzzLog, Epoch: 9}}})...))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		now := time.Unix(0, 0)
