@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
@@ -22,6 +23,8 @@ const reloadPoll = 500 * time.Millisecond
 // ctx ends. What cannot be used changes nothing: the node goes on with what it
 // has, and says so once.
 func (n *node) watchFile(ctx context.Context, what, file string, use func(text []byte) error) error {
+	look := ticks.New(reloadPoll)
+	defer look.Stop()
 	var last []byte
 	var complained string
 	for {
@@ -38,7 +41,7 @@ func (n *node) watchFile(ctx context.Context, what, file string, use func(text [
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(reloadPoll):
+		case <-look.C:
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tributary-dev/tributary/internal/version"
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
@@ -210,7 +211,7 @@ const forgetEvery = time.Second
 // nothing is forgotten; but a root forgets relays, since their logs have no rows of their
 // own.
 func (n *node) forgetChildren(ctx context.Context) error {
-	t := time.NewTicker(forgetEvery)
+	t := ticks.New(forgetEvery)
 	defer t.Stop()
 	for {
 		select {

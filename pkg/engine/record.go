@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine/spill"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 )
 
 // Recorder is a Policy that serves what comes in on in a log of this node's own:
@@ -168,7 +169,7 @@ const collectEvery = time.Second
 
 // collect makes the recorder let go of what nobody needs, until ctx ends.
 func (e *Engine) collect(ctx context.Context) error {
-	t := time.NewTicker(collectEvery)
+	t := ticks.New(collectEvery)
 	defer t.Stop()
 	for {
 		select {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 )
 
 // Retention bounds what a durable store keeps of its logs. A memory store has a
@@ -48,7 +50,7 @@ const retainEvery = time.Second
 
 // retain keeps the logs within their bounds until ctx ends.
 func (e *Engine) retain(ctx context.Context) error {
-	t := time.NewTicker(retainEvery)
+	t := ticks.New(retainEvery)
 	defer t.Stop()
 	stalled := ""
 	for {

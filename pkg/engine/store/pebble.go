@@ -266,6 +266,7 @@ func (o PebbleOptions) Database() *pebble.Options {
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 	}
 	d.Experimental.ReadSamplingMultiplier = -1
+	d.Experimental.CompactionScheduler = newCompactions()
 	for i := range d.Levels {
 		d.Levels[i].BlockSize = 8 << 10
 		d.Levels[i].IndexBlockSize = 64 << 10

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wire"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
@@ -275,7 +276,7 @@ func (l *link) take(f *wirepb.Frame) {
 // the time.
 func (l *link) send(ctx context.Context) {
 	defer l.wg.Done()
-	tick := time.NewTicker(session.HeadEvery)
+	tick := ticks.New(session.HeadEvery)
 	defer tick.Stop()
 	for {
 		select {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
@@ -447,7 +448,7 @@ func (m *Mesh) Accept(ctx context.Context, from session.Caller, stream *session.
 
 // run routes the logs until ctx ends.
 func (m *Mesh) run(ctx context.Context) {
-	t := time.NewTicker(routeEvery)
+	t := ticks.New(routeEvery)
 	defer t.Stop()
 	for {
 		m.mu.Lock()

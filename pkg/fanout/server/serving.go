@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
+	"github.com/tributary-dev/tributary/pkg/engine/ticks"
 	"github.com/tributary-dev/tributary/pkg/fanout/session"
 	"github.com/tributary-dev/tributary/pkg/fanout/wirepb"
 )
@@ -188,7 +189,7 @@ func (v *serving) receive(ctx context.Context, stream grpc.ServerStream, from se
 
 // run is the session's one sending goroutine.
 func (v *serving) run(ctx context.Context) error {
-	tick := time.NewTicker(session.HeadEvery)
+	tick := ticks.New(session.HeadEvery)
 	defer tick.Stop()
 	defer v.yield()
 	drain := v.srv.drain
