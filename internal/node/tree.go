@@ -314,7 +314,7 @@ func (c *children) rewire(w *nodeconfig.WiredSource) {
 	peers := make([]client.MeshPeer, len(w.Children))
 	wired := make(map[string]nodeconfig.Child, len(w.Children))
 	for i, ch := range w.Children {
-		peers[i] = client.MeshPeer{ID: ch.ID, Address: hostPort(ch.Address), Group: ch.Group, Idle: ch.Leaves()}
+		peers[i] = client.MeshPeer{ID: ch.ID, Address: hostPort(ch.Address), Group: ch.Group, Idle: ch.Leaves(), Alone: ch.Group == ""}
 		wired[ch.ID] = ch
 	}
 	failback := client.FailbackPreferred

@@ -35,6 +35,8 @@ type link struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // of its goroutines
 
+	heartbeat time.Duration // that the peer is asked for; 0 for the usual
+
 	// Of a link that was dialled:
 	conn  *grpc.ClientConn
 	alive *atomic.Int64
@@ -86,7 +88,7 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 				continue
 			}
 			var l *link
-			if l, err = r.dial(ctx, address, in, timeout, false); err == nil {
+			if l, err = r.dial(ctx, address, in, timeout, nil); err == nil {
 				return l, nil
 			}
 			if ctx.Err() != nil {
@@ -97,8 +99,9 @@ func (r *Reader) open(ctx context.Context, address string) (*link, error) {
 	return nil, err
 }
 
-// dial opens a session with one instance and waits for its first advert.
-func (r *core) dial(ctx context.Context, address, instance string, timeout time.Duration, mesh bool) (*link, error) {
+// dial opens a session with one instance and waits for its first advert. Peer is that of
+// a mesh; nil where all is read from one upstream.
+func (r *core) dial(ctx context.Context, address, instance string, timeout time.Duration, peer *meshPeer) (*link, error) {
 	creds := r.cfg.Credentials
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -139,7 +142,8 @@ func (r *core) dial(ctx context.Context, address, instance string, timeout time.
 	}
 	r.mu.Lock()
 	l := r.newLink(session.NewSender(bidi), session.ReaderConfig{
-		Assigned: mesh, Duplex: mesh && r.cfg.Serve != nil, Limits: session.Limits{HandshakeTimeout: timeout},
+		Assigned: peer != nil, Duplex: peer != nil && r.cfg.Serve != nil, Limits: session.Limits{HandshakeTimeout: timeout},
+		Heartbeat: peer.heartbeat(),
 	})
 	l.alive = &alive
 	l.upstream, l.instance, l.conn, l.bidi, l.cancel = address, instance, conn, bidi, cancel
@@ -172,6 +176,7 @@ func (r *core) newLink(stream *session.Sender, cfg session.ReaderConfig) *link {
 		reader: r, since: r.cfg.Now(), stream: stream,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{}), gone: make(chan struct{}),
 	}
+	l.heartbeat = cfg.Heartbeat
 	cfg.NodeID, cfg.Name, cfg.Software, cfg.Scope, cfg.Compare = r.cfg.NodeID, r.cfg.Name, r.cfg.Software, r.cfg.Scope, r.cfg.Compare
 	cfg.Window, cfg.Places, cfg.Scalars, cfg.Vectors, cfg.Basic = minWindow, r.intake.Places(), r.intake.Scalars(), r.intake.Vectors(), r.cfg.Basic
 	if cfg.Assigned {
@@ -322,7 +327,7 @@ func (l *link) silent() bool {
 			heard = t
 		}
 	}
-	return l.machine.Complete() && l.reader.cfg.Now().Sub(heard) >= l.reader.policy.UnhealthyAfter
+	return l.machine.Complete() && l.reader.cfg.Now().Sub(heard) >= max(l.reader.policy.UnhealthyAfter, 3*l.heartbeat)
 }
 
 // livingConn notes when bytes come.

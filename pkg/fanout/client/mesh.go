@@ -44,6 +44,7 @@ type MeshPeer struct {
 	Address string // host:port; empty if it dials
 	Group   string // of peers that carry the same: see Policy.Standby
 	Idle    bool   // nothing is read from it; what it has to say is heard
+	Alone   bool   // nothing else has what it has: it need not say often that it lives
 }
 
 // meshPeer is what is known of a configured peer.
@@ -51,6 +52,19 @@ type meshPeer struct {
 	MeshPeer
 	err    error // of the last attempt
 	cancel context.CancelFunc
+}
+
+// aloneHeartbeat is how often a peer says that it lives while nothing happens, of which
+// there is no other to go to. An edge that is idle, and pays for what it sends, sends an
+// eighth of what it would.
+const aloneHeartbeat = 2 * time.Second
+
+// heartbeat is how often the peer is to say that it lives; 0 for the usual.
+func (p *meshPeer) heartbeat() time.Duration {
+	if p != nil && p.Alone {
+		return aloneHeartbeat
+	}
+	return 0
 }
 
 // maxDialling is how many peers are dialled at once.
@@ -335,7 +349,7 @@ func (m *Mesh) connect(ctx context.Context, p *meshPeer) (*link, error) {
 	err = fmt.Errorf("%s leads to no address", p.Address)
 	for _, in := range instances {
 		var l *link
-		if l, err = m.dial(ctx, p.Address, in, connectTimeout, true); err == nil {
+		if l, err = m.dial(ctx, p.Address, in, connectTimeout, p); err == nil {
 			m.mu.Lock()
 			id := l.machine.Peer()
 			m.mu.Unlock()
@@ -401,7 +415,8 @@ func (m *Mesh) Accept(ctx context.Context, from session.Caller, stream *session.
 	refuse := func(code wirepb.ErrorCode, format string, args ...any) (func(*wirepb.Frame) error, error) {
 		return nil, &session.Error{Code: code, Message: fmt.Sprintf(format, args...), RetryAfter: time.Second}
 	}
-	switch p := m.peerOf(from.NodeID, nil); {
+	p := m.peerOf(from.NodeID, nil)
+	switch {
 	case !m.opened:
 		return refuse(wirepb.ErrorCode_ERROR_CODE_REFUSED, "node %s is not ready for peers yet", m.cfg.NodeID)
 	case p == nil:
@@ -411,7 +426,7 @@ func (m *Mesh) Accept(ctx context.Context, from session.Caller, stream *session.
 		return refuse(wirepb.ErrorCode_ERROR_CODE_DUPLICATE, "nodes %s and %s are joined by another session already", m.cfg.NodeID, from.NodeID)
 	}
 	lctx, cancel := context.WithCancel(ctx)
-	l := m.newLink(stream, session.ReaderConfig{Assigned: true, Called: true, Duplex: true})
+	l := m.newLink(stream, session.ReaderConfig{Assigned: true, Called: true, Duplex: true, Heartbeat: p.heartbeat()})
 	l.instance, l.cancel = from.Address, cancel
 	l.wg.Add(1)
 	go l.send(lctx)

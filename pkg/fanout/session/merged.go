@@ -136,6 +136,7 @@ func (w *Writer) subscribeShared(c *outgoing, m *wirepb.Subscribe) error {
 	}
 	w.channels[c.id] = c
 	w.order = append(w.order, c.id)
+	w.heartbeat = heartbeatOf(m)
 	w.send(answer)
 	w.nextStretch(c)
 	return nil

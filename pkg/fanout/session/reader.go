@@ -54,6 +54,9 @@ type ReaderConfig struct {
 	// Called says that the peer has dialled: its Hello comes first, and the Writer
 	// of this side answers it.
 	Called bool
+	// Heartbeat is how often the peer is to say that it lives while there is nothing
+	// new; the least, and the default, is HeadEvery.
+	Heartbeat time.Duration
 	// Assigned says that only logs are read whose origins Assign names.
 	Assigned bool
 }
@@ -287,7 +290,10 @@ func (r *Reader) Peer() string { return r.peer }
 // Duplex reports whether the peer reads from this side in the same session.
 func (r *Reader) Duplex() bool { return r.duplex }
 
-// Heard returns when the peer last sent something: it speaks every HeadEvery.
+func (r *Reader) heartbeatMs() uint32 { return uint32(r.cfg.Heartbeat.Milliseconds()) }
+
+// Heard returns when the peer last sent something: it speaks every HeadEvery, or every
+// ReaderConfig.Heartbeat.
 func (r *Reader) Heard() time.Time { return r.heard }
 
 // Complete reports whether the peer has said all it can serve.
@@ -636,7 +642,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		behind = nil
 	}
 	c := r.open(o, tables)
-	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, Follow: r.cfg.Holder != ""}
+	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
 	if r.cfg.Scope != nil {
 		m.Scope = wire.FromScope(r.cfg.Scope.Only(tables))
 	}

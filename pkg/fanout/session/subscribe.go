@@ -82,6 +82,7 @@ func (w *Writer) subscribe(m *wirepb.Subscribe, brief bool) error {
 	}
 	w.channels[id] = c
 	w.order = append(w.order, id)
+	w.heartbeat = heartbeatOf(m)
 	return w.advance(c)
 }
 

@@ -115,7 +115,7 @@ func (r *Reader) resume(offers []*Offer) {
 	}
 	base := r.cfg.Vectors[r.peer]
 	at := map[engine.LogID]place{}
-	m := &wirepb.Resume{Channel: r.last + 1, Upward: r.cfg.Upward, Reader: r.cfg.Name, Modes: r.modes(), Follow: r.cfg.Holder != ""}
+	m := &wirepb.Resume{Channel: r.last + 1, Upward: r.cfg.Upward, Reader: r.cfg.Name, Modes: r.modes(), Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
 	if base != nil {
 		maps.Copy(at, base.at)
 		m.Base = []byte(base.id)
@@ -292,6 +292,7 @@ func (w *Writer) resume(part *wirepb.Resume) error {
 		sub := &wirepb.Subscribe{
 			Channel: first + uint32(i), Log: wire.FromLog(log), From: &wirepb.Subscribe_Cursor{Cursor: wire.FromCursor(at[log].position, at[log].time)},
 			Modes: m.GetModes(), Credit: m.GetCredit()[min(i, len(m.GetCredit())-1)], Upward: m.GetUpward(), Reader: m.GetReader(), Follow: m.GetFollow(),
+			HeartbeatMs: m.GetHeartbeatMs(),
 		}
 		if err := w.subscribe(sub, true); err != nil {
 			if w.fail(err); w.closed {

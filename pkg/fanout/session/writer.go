@@ -120,6 +120,8 @@ type Writer struct {
 	lastHead   time.Time
 	told       map[engine.LogID]told // heads
 	headRound  int
+	spoke      time.Time     // when heads were told last
+	heartbeat  time.Duration // how often the reader wants to hear of this side; 0 before it has said
 
 	channels map[uint32]*outgoing
 	order    []uint32 // channels in turn
@@ -480,7 +482,9 @@ func (w *Writer) Tick(now time.Time) []Output {
 	}
 	if now.Sub(w.lastHead) >= HeadEvery-HeadEvery/8 { // ticks are not exact
 		w.lastHead = now
-		w.heads()
+		if w.heads(now.Sub(w.spoke) >= w.heartbeat-HeadEvery/8) {
+			w.spoke = now
+		}
 		w.tellStable()
 	}
 	return w.take()
@@ -506,9 +510,17 @@ func (s *Served) originFor() engine.Head {
 // though they have not moved.
 const repeatHeads = 16
 
-// heads tells how far the logs have got since the last time; if none has moved,
-// that the node lives.
-func (w *Writer) heads() {
+// maxHeartbeat is the longest that a reader may want to hear nothing.
+const maxHeartbeat = time.Minute
+
+// heartbeatOf is how often a reader wants to hear of this side.
+func heartbeatOf(m *wirepb.Subscribe) time.Duration {
+	return min(time.Duration(m.GetHeartbeatMs())*time.Millisecond, maxHeartbeat)
+}
+
+// heads tells how far the logs have got since the last time; if none has moved, and a
+// word is due, that the node lives. It reports whether it has told anything.
+func (w *Writer) heads(due bool) bool {
 	sent := false
 	w.headRound++
 	read := map[string]bool{}
@@ -524,9 +536,11 @@ func (w *Writer) heads() {
 			sent = true
 		}
 	}
-	if !sent {
+	if !sent && due {
 		w.send(&wirepb.Advert{})
+		sent = true
 	}
+	return sent
 }
 
 // head tells where a log begins here, and how far it has got.

@@ -1464,7 +1464,10 @@ type Subscribe struct {
 	// Tables that the cursor is ahead of, as Behind has told. If the log from the cursor
 	// on does not bring what they lack, they are sent whole: see Subscribed.fresh. Of a
 	// peer with the capability behind-tables.
-	Behind        []*TableReached `protobuf:"bytes,14,rep,name=behind,proto3" json:"behind,omitempty"`
+	Behind []*TableReached `protobuf:"bytes,14,rep,name=behind,proto3" json:"behind,omitempty"`
+	// How often the reader wants to hear of the writer where there is nothing new, in
+	// milliseconds; of the session, as it was said last. 0: 250, which is the least.
+	HeartbeatMs   uint32 `protobuf:"varint,15,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1610,6 +1613,13 @@ func (x *Subscribe) GetBehind() []*TableReached {
 	return nil
 }
 
+func (x *Subscribe) GetHeartbeatMs() uint32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
+}
+
 type isSubscribe_From interface {
 	isSubscribe_From()
 }
@@ -1709,6 +1719,7 @@ type Resume struct {
 	Upward        []string `protobuf:"bytes,10,rep,name=upward,proto3" json:"upward,omitempty"`
 	Reader        string   `protobuf:"bytes,11,opt,name=reader,proto3" json:"reader,omitempty"`
 	Follow        bool     `protobuf:"varint,12,opt,name=follow,proto3" json:"follow,omitempty"`
+	HeartbeatMs   uint32   `protobuf:"varint,13,opt,name=heartbeat_ms,json=heartbeatMs,proto3" json:"heartbeat_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1825,6 +1836,13 @@ func (x *Resume) GetFollow() bool {
 		return x.Follow
 	}
 	return false
+}
+
+func (x *Resume) GetHeartbeatMs() uint32 {
+	if x != nil {
+		return x.HeartbeatMs
+	}
+	return 0
 }
 
 // Scope narrows a subscription. Empty: the whole log. A change that leaves a row
@@ -4461,7 +4479,7 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x05scope\x18\b \x01(\v2\x13.tributary.v1.ScopeR\x05scope\x12%\n" +
 	"\x0ecomplete_since\x18\t \x01(\x04R\rcompleteSince\x12\x14\n" +
 	"\x05order\x18\n" +
-	" \x01(\tR\x05order\"\xa2\x04\n" +
+	" \x01(\tR\x05order\"\xc5\x04\n" +
 	"\tSubscribe\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12%\n" +
 	"\x03log\x18\x02 \x01(\v2\x13.tributary.v1.LogIDR\x03log\x12)\n" +
@@ -4477,10 +4495,11 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06reader\x18\v \x01(\tR\x06reader\x12-\n" +
 	"\x05fresh\x18\f \x03(\v2\x17.tributary.v1.TableNameR\x05fresh\x12\x16\n" +
 	"\x06follow\x18\r \x01(\bR\x06follow\x122\n" +
-	"\x06behind\x18\x0e \x03(\v2\x1a.tributary.v1.TableReachedR\x06behindB\x06\n" +
+	"\x06behind\x18\x0e \x03(\v2\x1a.tributary.v1.TableReachedR\x06behind\x12!\n" +
+	"\fheartbeat_ms\x18\x0f \x01(\rR\vheartbeatMsB\x06\n" +
 	"\x04from\"\x1f\n" +
 	"\x05Floor\x12\x16\n" +
-	"\x06holder\x18\x01 \x01(\tR\x06holder\"\xdc\x02\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\"\xff\x02\n" +
 	"\x06Resume\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\rR\achannel\x12\x16\n" +
 	"\x06vector\x18\x02 \x01(\fR\x06vector\x12\x12\n" +
@@ -4494,7 +4513,8 @@ const file_tributary_v1_replication_proto_rawDesc = "" +
 	"\x06upward\x18\n" +
 	" \x03(\tR\x06upward\x12\x16\n" +
 	"\x06reader\x18\v \x01(\tR\x06reader\x12\x16\n" +
-	"\x06follow\x18\f \x01(\bR\x06follow\"9\n" +
+	"\x06follow\x18\f \x01(\bR\x06follow\x12!\n" +
+	"\fheartbeat_ms\x18\r \x01(\rR\vheartbeatMs\"9\n" +
 	"\x05Scope\x120\n" +
 	"\x06tables\x18\x01 \x03(\v2\x18.tributary.v1.TableScopeR\x06tables\"\x84\x01\n" +
 	"\n" +
