@@ -389,6 +389,7 @@ func (l *link) newMachine(called bool) {
 	}
 	if n.member != nil {
 		cfg.Holder, cfg.Above = n.disk.holder, n.above
+		cfg.Heartbeat = n.w.plan.heartbeatOf(l.c.nodes)
 	}
 	l.machine, acts = session.NewReader(cfg, n.w.clock())
 	l.perform(acts)
@@ -555,7 +556,7 @@ func (n *node) mayRead(id string) error {
 }
 
 func (l *link) silent() bool {
-	return l.machine.Complete() && l.n.w.clock().Sub(l.machine.Heard()) >= max(3*time.Second, 2*l.n.w.plan.tickEvery(l.c.nodes))
+	return l.machine.Complete() && l.n.w.clock().Sub(l.machine.Heard()) >= max(3*time.Second, 2*l.n.w.plan.tickEvery(l.c.nodes), 3*l.n.w.plan.heartbeatOf(l.c.nodes))
 }
 
 func (l *link) take(f *wirepb.Frame) {

@@ -33,6 +33,15 @@ func (p *Plan) tickEvery(of [2]*node) time.Duration {
 	return p.Tree.Large.Tick
 }
 
+// heartbeatOf is how often a leaf says that it lives to those that have nobody else to go
+// to; 0 for the usual.
+func (p *Plan) heartbeatOf(of [2]*node) time.Duration {
+	if p.Tree == nil || p.Tree.Large == nil || !of[0].leaf() && !of[1].leaf() {
+		return 0
+	}
+	return 2 * p.Tree.Large.LeafTick
+}
+
 // routeEvery is how often a node looks whether a log is to be read elsewhere, beside when
 // something has changed.
 func (p *Plan) routeEvery() time.Duration {
