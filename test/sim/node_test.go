@@ -562,16 +562,12 @@ func (l *link) silent() bool {
 func (l *link) take(f *wirepb.Frame) {
 	if l.n.w.plant == noFence {
 		for _, o := range f.GetAdvert().GetLogs() {
-			for log := range l.n.intake.Places() {
-				if log.Origin == o.GetLog().GetOrigin() && uint64(log.Epoch) > o.GetLog().GetEpoch() {
-					delete(l.n.intake.Places(), log)
-				}
-			}
+			maps.DeleteFunc(l.n.intake.Places()[o.GetLog().GetOrigin()], func(e engine.Epoch, _ *session.Place) bool { return uint64(e) > o.GetLog().GetEpoch() })
 		}
 	}
 	if b := f.GetBatch(); b.GetShared() != nil && l.n.w.plant == oneOfOther {
 		for _, o := range l.machine.Offers() {
-			if p := l.n.intake.Places()[o.Log]; p != nil && p.Known && o.Wanted() && engine.CompareNumber(o.Head, p.Position) > 0 && o.Log.Origin != b.GetLog().GetOrigin() {
+			if p := l.n.intake.Places().Of(o.Log); p != nil && p.Known && o.Wanted() && engine.CompareNumber(o.Head, p.Position) > 0 && o.Log.Origin != b.GetLog().GetOrigin() {
 				p.Position, p.Time = o.Head, o.Time
 			}
 		}
@@ -853,7 +849,7 @@ func (n *node) checkBuffers() {
 			ways++
 		}
 	}
-	for log, p := range n.intake.Places() {
+	for log, p := range n.intake.Places().All() {
 		if p.Buffered < 0 || p.Buffered > ways*(n.maxWindow()+128<<10) {
 			n.w.fail("memory", "node %s has %d bytes of log %s waiting; the window is %d", n.id, p.Buffered, log, n.maxWindow())
 			return

@@ -294,7 +294,7 @@ func (n *node) forget(p *peer) {
 	if n.member.flushing {
 		return // more of it may be on its way
 	}
-	maps.DeleteFunc(n.intake.Places(), func(log engine.LogID, _ *session.Place) bool { return log.Origin == p.to.origin() })
+	delete(n.intake.Places(), p.to.origin())
 	p.idle = false
 	n.connect()
 }
@@ -326,7 +326,7 @@ func (n *node) turn() {
 		n.member.active[b] = p
 		known := false
 		for _, o := range n.peers {
-			for log, place := range n.intake.Places() {
+			for log, place := range n.intake.Places().All() {
 				known = known || o != p && o.to.spec.Branch == b && place.Known && engine.MintedBy(log.Origin, o.to.id)
 			}
 		}
@@ -454,7 +454,7 @@ func (t plantedTree) Floor(log engine.LogID, _ string) engine.Position {
 // above returns how far those above have a child's log.
 func (n *node) above(child engine.LogID) map[string]engine.Position {
 	all := n.member.relay.Acks(child)
-	if p := n.intake.Places()[child]; n.w.plant == headAcks && p != nil {
+	if p := n.intake.Places().Of(child); n.w.plant == headAcks && p != nil {
 		for h := range all {
 			all[h] = p.Position
 		}

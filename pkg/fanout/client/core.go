@@ -430,7 +430,7 @@ func (r *core) held() error {
 // logPlaces returns how far each log has been read; mu is held.
 func (r *core) logPlaces() []LogPlace {
 	var all []LogPlace
-	for log, p := range r.intake.Places() {
+	for log, p := range r.intake.Places().All() {
 		l := LogPlace{Log: log, Received: p.Position, Acked: r.intake.Acked(log), Buffered: p.Buffered, Counts: p.Counts}
 		if err := r.intake.Held(log.Origin); err != nil {
 			l.Held = err.Error()

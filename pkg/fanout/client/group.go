@@ -113,7 +113,7 @@ func (m *Mesh) takeOver(all []*meshPeer, was *meshPeer) {
 			active = p
 			continue
 		}
-		for log, place := range m.intake.Places() {
+		for log, place := range m.intake.Places().All() {
 			known = known || place.Known && p.ID != "" && engine.MintedBy(log.Origin, p.ID)
 		}
 	}

@@ -572,7 +572,7 @@ func (m *Mesh) rejoined() bool {
 // headless returns the logs that have lost the last peer that offers them; mu is
 // held.
 func (m *Mesh) headless() (lost []engine.LogID) {
-	for log := range m.intake.Places() {
+	for log := range m.intake.Places().All() {
 		switch gone := m.intake.Over(log.Origin) == nil && m.offeredShared(log.Origin) == nil; {
 		case !gone:
 			delete(m.lost, log)

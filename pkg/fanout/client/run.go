@@ -137,7 +137,7 @@ func (r *Reader) try(ctx context.Context, address string) (*link, error) {
 // would not. Nobody moves there who is well where it is. mu is held.
 func (r *Reader) costsSnapshot(m *session.Reader) error {
 	for _, o := range m.Offers() {
-		p := r.intake.Places()[o.Log]
+		p := r.intake.Places().Of(o.Log)
 		if o.Wanted() && o.CostsSnapshot(p) {
 			return fmt.Errorf("node %s holds log %s from %s only, and this reader is at %s: going on there would take a snapshot", m.Peer(), o.Log, o.Oldest, p.Position)
 		}

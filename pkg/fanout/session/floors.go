@@ -103,23 +103,51 @@ func (r *Reader) ackOf(c *incoming) *wirepb.Ack {
 		return m
 	}
 	news := m != nil
+	at, durable := engine.Position(m.GetPosition()), m.GetDurable()
 	if a := c.place.acked; !news && a != nil {
-		m = &wirepb.Ack{Channel: c.id, Position: string(a.cursor.Position), Durable: a.durable}
+		at, durable = a.cursor.Position, a.durable
 	} else if !news {
 		return nil
 	}
-	hs := Holdings{}
+	var above Holdings
 	if r.cfg.Above != nil {
-		maps.Copy(hs, r.cfg.Above(c.log))
+		above = r.cfg.Above(c.log)
 	}
-	if m.GetDurable() { // else the child must keep what is only here
-		hs[r.cfg.Holder] = engine.Position(m.GetPosition())
-	}
-	if maps.Equal(hs, c.toldHolders) && (!news || m.GetDurable()) {
+	if (!news || durable) && r.told(c.toldHolders, above, at, durable) {
 		return nil
+	}
+	if !news {
+		m = &wirepb.Ack{Channel: c.id, Position: string(at), Durable: durable}
+	}
+	hs := Holdings{}
+	maps.Copy(hs, above)
+	if durable { // else the child must keep what is only here
+		hs[r.cfg.Holder] = at
 	}
 	c.toldHolders, m.Holders = hs, fromHoldings(hs)
 	return m
+}
+
+// told reports whether the peer was told that those above are there, and if it is durable
+// that this node is at a position. Every session is asked at every tick.
+func (r *Reader) told(told, above Holdings, at engine.Position, durable bool) bool {
+	n := 0
+	for h, p := range above {
+		if durable && h == r.cfg.Holder {
+			continue
+		}
+		if was, ok := told[h]; !ok || was != p {
+			return false
+		}
+		n++
+	}
+	if durable {
+		if was, ok := told[r.cfg.Holder]; !ok || was != at {
+			return false
+		}
+		n++
+	}
+	return n == len(told)
 }
 
 // stable takes what a child says of its log.

@@ -164,7 +164,7 @@ func FuzzReader(f *testing.F) {
 					snapshot[d.Key.Log] = true
 				}
 			}
-			for log, pl := range places {
+			for log, pl := range places.All() {
 				if pl.Known && !snapshot[log] && engine.CompareLSN(pl.Position, at[log]) < 0 {
 					t.Fatalf("log %s went from %s back to %s", log, at[log], pl.Position)
 				}

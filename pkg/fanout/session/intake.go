@@ -112,7 +112,7 @@ func (in *Intake) Resume(c engine.Cursor, sink engine.Sink) {
 	if s, ok := sink.(engine.Lasting); ok && s.Durable() {
 		p.acked = &ackedAt{c, true}
 	}
-	in.places[c.Log] = p
+	in.places.Put(c.Log, p)
 	in.applied[c.Log] = true
 }
 
@@ -150,10 +150,10 @@ func (in *Intake) Assign(origin string, to *Reader) {
 // TakeOver says that the node has what a log has below the floor, by way of another
 // log that carries the same: it is gone on with there.
 func (in *Intake) TakeOver(log engine.LogID) {
-	p := in.places[log]
+	p := in.places.Of(log)
 	if p == nil {
 		p = &Place{}
-		in.places[log] = p
+		in.places.Put(log, p)
 	}
 	p.Floor = true
 }
@@ -161,7 +161,7 @@ func (in *Intake) TakeOver(log engine.LogID) {
 // Forget forgets a log that the sink has forgotten: when it is read again, that is from
 // its beginning, and nothing of it is acknowledged before.
 func (in *Intake) Forget(log engine.LogID) {
-	delete(in.places, log)
+	in.places.Drop(log)
 	delete(in.applied, log)
 	delete(in.acked, log)
 }
@@ -329,7 +329,7 @@ func (in *Intake) holds(q *queue, now time.Time, batch []*Delivery, err error) b
 		}
 		q.applier.Abort()
 		in.clear(q, log)
-		switch p := in.places[log]; {
+		switch p := in.places.Of(log); {
 		case p == nil:
 		case corrupt && batch[0].Block != nil: // it is asked for again: what is damaged may be so on this way only
 			p.Position, p.Time, p.Parts, p.handed = batch[0].Block.Prev, 0, 0, nil
@@ -356,7 +356,7 @@ func (ps Places) at(log engine.LogID, d *Delivery) string {
 	case d.Kind == DeliverProgress:
 		return string(d.Prev)
 	}
-	if p := ps[log]; p != nil && p.Known {
+	if p := ps.Of(log); p != nil && p.Known {
 		return string(p.Position)
 	}
 	return "its baseline"
@@ -372,7 +372,7 @@ func (in *Intake) failed(now time.Time, q *queue, log engine.LogID, err error) (
 		in.clear(q, log)
 		if r != nil {
 			in.cfg.Perform(r, r.Rewind(now, log, hole.Cursor, 0))
-		} else if p := in.places[log]; p != nil {
+		} else if p := in.places.Of(log); p != nil {
 			*p = Place{Position: hole.Cursor, Known: true, Tables: p.Tables, Buffered: p.Buffered, Compare: p.Compare, Counts: p.Counts, trail: p.trail}
 		}
 	case errors.Is(err, engine.ErrStaleEpoch), errors.Is(err, engine.ErrUnknownLog):
@@ -432,14 +432,14 @@ func (in *Intake) Close() {
 // cursor than the last changes nothing.
 func (in *Intake) Ack(c engine.Cursor, durable bool) {
 	compare := in.cfg.Compare
-	if p := in.places[c.Log]; p != nil && p.Compare != nil {
+	if p := in.places.Of(c.Log); p != nil && p.Compare != nil {
 		compare = p.Compare
 	}
 	if compare(c.Position, in.acked[c.Log].cursor.Position) < 0 {
 		return
 	}
 	in.acked[c.Log] = ackedAt{c, durable}
-	if p := in.places[c.Log]; p != nil {
+	if p := in.places.Of(c.Log); p != nil {
 		p.acked = &ackedAt{c, durable}
 	}
 	if r := in.Over(c.Log.Origin); r != nil {

@@ -38,7 +38,7 @@ func TestUntakenBaselineBringsNoTables(t *testing.T) {
 	}
 	in = session.NewIntake(session.IntakeConfig{Compare: engine.CompareLSN, Hold: true, Perform: perform})
 	had, all := tablesOf([]string{"t"}), tablesOf([]string{"t", "u"})
-	in.Places()[log] = &session.Place{Position: "0/10", Known: true, Tables: had, Compare: engine.CompareLSN}
+	in.Places().Put(log, &session.Place{Position: "0/10", Known: true, Tables: had, Compare: engine.CompareLSN})
 	r, acts := session.NewReader(session.ReaderConfig{NodeID: "me", Compare: engine.CompareLSN, Window: 1000, Places: in.Places()}, now)
 	in.Use(r)
 	perform(r, acts)
@@ -87,7 +87,7 @@ func TestUntakenBaselineBringsNoTables(t *testing.T) {
 	}
 	baseline()
 	apply(nil)
-	if have := in.Places()[log].Tables; !slices.Equal(have, all) {
+	if have := in.Places().Of(log).Tables; !slices.Equal(have, all) {
 		t.Errorf("after the baseline: the log has %v; want %v", have, all)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -107,38 +108,48 @@ type Counts struct {
 	Starved        int64 // frames after which the peer had no credit left
 }
 
-// Places are a reader's places in all logs.
-type Places map[engine.LogID]*Place
+// Places are a reader's places in all logs, by origin and epoch.
+type Places map[string]map[engine.Epoch]*Place
 
-// newest returns the newest epoch of each origin of which something is held.
-func (ps Places) newest() map[string]engine.Epoch {
-	all := make(map[string]engine.Epoch, len(ps))
-	for log, p := range ps {
-		if p.Known && log.Epoch > all[log.Origin] {
-			all[log.Origin] = log.Epoch
-		}
+// Of returns the place in a log; nil for none.
+func (ps Places) Of(log engine.LogID) *Place { return ps[log.Origin][log.Epoch] }
+
+// Put notes the place in a log.
+func (ps Places) Put(log engine.LogID, p *Place) {
+	if ps[log.Origin] == nil {
+		ps[log.Origin] = map[engine.Epoch]*Place{}
 	}
-	return all
+	ps[log.Origin][log.Epoch] = p
 }
 
-// fewOffers is how many offers are looked for among all places one by one: a node with
-// many children has a session with each, and each offers little.
-const fewOffers = 4
-
-// newestOf is newest, of the origins that are offered.
-func (ps Places) newestOf(offers []*Offer) map[string]engine.Epoch {
-	if len(offers) > fewOffers {
-		return ps.newest()
+// Drop forgets the place in a log.
+func (ps Places) Drop(log engine.LogID) {
+	if delete(ps[log.Origin], log.Epoch); len(ps[log.Origin]) == 0 {
+		delete(ps, log.Origin)
 	}
-	all := make(map[string]engine.Epoch, len(offers))
-	for log, p := range ps {
-		for _, o := range offers {
-			if log.Origin == o.Log.Origin && p.Known {
-				all[log.Origin] = max(all[log.Origin], log.Epoch)
+}
+
+// All goes through all places, in any order. The one that it is at may be dropped.
+func (ps Places) All() iter.Seq2[engine.LogID, *Place] {
+	return func(yield func(engine.LogID, *Place) bool) {
+		for origin, epochs := range ps {
+			for epoch, p := range epochs {
+				if !yield(engine.LogID{Origin: origin, Epoch: epoch}, p) {
+					return
+				}
 			}
 		}
 	}
-	return all
+}
+
+// newest returns the newest epoch of an origin of which something is held; 0 for none.
+func (ps Places) newest(origin string) (newest engine.Epoch) {
+	for epoch, p := range ps[origin] {
+		if p.Known {
+			newest = max(newest, epoch)
+		}
+	}
+	return newest
 }
 
 // Action is one thing for a Reader's driver to do: exactly one field is set.
@@ -478,7 +489,7 @@ func (r *Reader) Activate(now time.Time) []Action {
 func (r *Reader) tellHeld() {
 	var epoch engine.Epoch
 	var t engine.Time
-	for log, p := range r.places {
+	for log, p := range r.places.All() {
 		if strings.HasPrefix(log.Origin, r.peer+"#") && p.Known {
 			epoch, t = max(epoch, log.Epoch), max(t, p.Time)
 		}
@@ -495,12 +506,11 @@ func (r *Reader) consider(now time.Time) {
 		return
 	}
 	r.unsettled = false
-	newest := r.places.newestOf(r.Offers())
 	var plain []*Offer
 	for _, o := range r.Offers() {
 		tables := r.wantedOf(o)
 		o.skip = len(tables) == 0 && r.cfg.Scope != nil
-		refused := r.judge(o, newest)
+		refused := r.judge(o)
 		if refused == nil && now.Before(o.retry) {
 			refused = o.Refused // by the peer, or by the sink
 		}
@@ -539,8 +549,7 @@ func (r *Reader) consider(now time.Time) {
 }
 
 // judge says why an offer cannot be taken, or nil.
-// newest are the newest epochs of which something is held.
-func (r *Reader) judge(o *Offer, newest map[string]engine.Epoch) *Refusal {
+func (r *Reader) judge(o *Offer) *Refusal {
 	refuse := func(code RefusalCode, format string, args ...any) *Refusal {
 		return &Refusal{o.Log, o.Path, code, fmt.Sprintf(format, args...)}
 	}
@@ -562,7 +571,7 @@ func (r *Reader) judge(o *Offer, newest map[string]engine.Epoch) *Refusal {
 			}
 		}
 	}
-	if held := newest[o.Log.Origin]; held > o.Log.Epoch {
+	if held := r.places.newest(o.Log.Origin); held > o.Log.Epoch {
 		return refuse(RefusedEpoch, "epoch %d of %s is held, and node %s has epoch %d: waiting until it has caught up", held, o.Log.Origin, r.peer, o.Log.Epoch)
 	}
 	return nil
@@ -606,10 +615,10 @@ func covers(have, want []engine.TableName) bool {
 }
 
 func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
-	p := r.places[o.Log]
+	p := r.places.Of(o.Log)
 	if p == nil {
 		p = &Place{}
-		r.places[o.Log] = p
+		r.places.Put(o.Log, p)
 	}
 	p.Compare = o.Compare
 	p.trail = p.trail.Until(p.Position, p.Compare)
@@ -674,7 +683,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 
 // open makes a channel for a log of which there is a place.
 func (r *Reader) open(o *Offer, tables []engine.TableName) *incoming {
-	p := r.places[o.Log]
+	p := r.places.Of(o.Log)
 	p.Compare = o.Compare
 	r.last++
 	c := &incoming{id: r.last, offer: o, place: p, log: o.Log, tables: tables, schemas: newSchemas(), left: max(0, r.limit-p.Buffered)}
@@ -694,9 +703,9 @@ func (r *Reader) modes() []wirepb.Mode {
 // newEpoch says which epochs a log that is new here takes the place of; empty if
 // its origin is new.
 func (r *Reader) newEpoch(log engine.LogID) string {
-	for old, p := range r.places {
-		if old.Origin == log.Origin && old.Epoch < log.Epoch && p.Known {
-			return fmt.Sprintf("epoch %d of %s has ended, and epoch %d begun", old.Epoch, log.Origin, log.Epoch)
+	for old, p := range r.places[log.Origin] {
+		if old < log.Epoch && p.Known {
+			return fmt.Sprintf("epoch %d of %s has ended, and epoch %d begun", old, log.Origin, log.Epoch)
 		}
 	}
 	return ""
@@ -720,7 +729,7 @@ func (r *Reader) carry(c *incoming) {
 
 // say says by which path a log comes that is read in shared logs.
 func (r *Reader) say(o *Offer) []Action {
-	p := r.places[o.Log]
+	p := r.places.Of(o.Log)
 	if r.closed || p == nil || !p.Known || slices.Equal(p.path, o.Path) {
 		return nil
 	}
@@ -777,7 +786,7 @@ func (r *Reader) Ack(key engine.CursorKey, at engine.Position, durable bool) {
 // Rewind goes back to a cursor: what was received after it has been given up.
 // What was buffered of the log must have been accounted for with Applied.
 func (r *Reader) Rewind(now time.Time, log engine.LogID, to engine.Position, t engine.Time) []Action {
-	if p := r.places[log]; p != nil {
+	if p := r.places.Of(log); p != nil {
 		p.Position, p.Time, p.Parts, p.handed = to, t, 0, nil
 	}
 	if r.closed {

@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -548,11 +549,7 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
 	p.copier = nil
 	defer r.copied(c)
-	for log := range r.places {
-		if log.Origin == c.log.Origin && log.Epoch < c.log.Epoch {
-			delete(r.places, log)
-		}
-	}
+	maps.DeleteFunc(r.places[c.log.Origin], func(e engine.Epoch, _ *Place) bool { return e < c.log.Epoch })
 	return nil
 }
 
@@ -739,10 +736,10 @@ func (r *Reader) reset(m *wirepb.Reset) error {
 		return nil
 	}
 	cause := fmt.Sprintf("epoch %d of %s has ended, and epoch %d begun", c.log.Epoch, log.Origin, epoch)
-	p := r.places[log]
+	p := r.places.Of(log)
 	if p == nil {
 		p = &Place{}
-		r.places[log] = p
+		r.places.Put(log, p)
 	}
 	if c.place.copier == r {
 		c.place.copier = nil

@@ -19,7 +19,7 @@ const (
 // the node has come back, perhaps with less than it had. It ends with Rejoin.
 func (in *Intake) Own(l engine.OwnLog) {
 	in.own[l.Log.Origin] = l.Tables
-	in.places[l.Log] = &Place{Position: l.Position, Time: l.Time, Known: true, Tables: l.Tables}
+	in.places.Put(l.Log, &Place{Position: l.Position, Time: l.Time, Known: true, Tables: l.Tables})
 	in.applied[l.Log] = true
 }
 
@@ -29,7 +29,7 @@ func (in *Intake) Owns(origin string) bool { _, own := in.own[origin]; return ow
 // brings reports whether a peer has more of one of the node's own logs, and all of its
 // tables.
 func (in *Intake) brings(o *Offer) bool {
-	p := in.places[o.Log]
+	p := in.places.Of(o.Log)
 	return o.Scope == nil && covers(o.Tables, in.own[o.Log.Origin]) && (p == nil || !p.Known || p.Lost != "" || o.Compare(o.Head, p.Position) > 0)
 }
 
@@ -59,11 +59,7 @@ func (in *Intake) Rejoin(now time.Time, peers []Peer, away int, tried bool) bool
 	}
 	for origin := range in.own {
 		in.Assign(origin, nil)
-		for log := range in.places {
-			if log.Origin == origin {
-				delete(in.places, log)
-			}
-		}
+		delete(in.places, origin)
 	}
 	clear(in.own)
 	return true

@@ -137,7 +137,7 @@ func (rt *Router) choose(now time.Time, in *Intake, origin string, all []option)
 		newest = max(newest, o.offer.Log.Epoch)
 	}
 	all = slices.DeleteFunc(all, func(o option) bool { return o.offer.Log.Epoch != newest })
-	place := in.places[all[0].offer.Log]
+	place := in.places.Of(all[0].offer.Log)
 	for i := range all {
 		all[i].snapshot = all[i].offer.CostsSnapshot(place)
 	}

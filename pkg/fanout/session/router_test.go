@@ -41,7 +41,7 @@ func TestRouterPrefersAllTables(t *testing.T) {
 	rt := session.NewRouter(session.RouterConfig{BehindFor: time.Second, SparedFor: 3 * time.Second})
 	over("both are there", 0, full, rt, narrow, full)
 	in.Ended(full)
-	in.Places()[log] = &session.Place{Position: "0/10", Known: true, Tables: tablesOf([]string{"t", "u"}), Compare: engine.CompareLSN}
+	in.Places().Put(log, &session.Place{Position: "0/10", Known: true, Tables: tablesOf([]string{"t", "u"}), Compare: engine.CompareLSN})
 	over("the one with all tables is lost", 0, nil, rt, narrow)
 	over("it stays away", 3*time.Second, narrow, rt, narrow)
 	full = offering([]string{"b", "c", "o"}, "t", "u")
@@ -64,7 +64,7 @@ func TestRouterSharedPath(t *testing.T) {
 			}
 		}
 	}})
-	in.Places()[log] = &session.Place{Position: "0/10", Known: true, Compare: engine.CompareLSN}
+	in.Places().Put(log, &session.Place{Position: "0/10", Known: true, Compare: engine.CompareLSN})
 	offer := func(r *session.Reader, path ...string) {
 		r.Frame(now, &wirepb.Frame{Kind: &wirepb.Frame_Advert{Advert: &wirepb.Advert{Logs: []*wirepb.LogAdvert{{
 			Log: wire.FromLog(log), Path: path, Oldest: "0/10", Head: wire.FromCursor("0/10", 10), Tables: wire.FromTables(tablesOf([]string{"t"})),

@@ -82,18 +82,17 @@ func (r *Reader) Offering(origin string) bool {
 func (r *Reader) considerShared(now time.Time) {
 	s, at := r.shared, r.cfg.Scalars.of(r.peer)
 	waits := false
-	newest := r.places.newest()
 	for _, o := range r.Offers() {
 		tables := r.wantedOf(o)
 		o.skip = len(tables) == 0 && r.cfg.Scope != nil
-		refused := r.judge(o, newest)
+		refused := r.judge(o)
 		if refused == nil && now.Before(o.retry) {
 			refused = o.Refused
 		}
 		if o.Refused = refused; o.leftOut() {
 			at.skipped[o.Log] = true
 		}
-		p := r.places[o.Log]
+		p := r.places.Of(o.Log)
 		c := r.channels[o.channel]
 		ours := o.Wanted() && !o.stopped && !r.elsewhere(o.Log.Origin)
 		if ours && p != nil && p.Known && p.Lost == "" && o.Compare(p.Position, o.Oldest) < 0 {
@@ -123,7 +122,7 @@ func (r *Reader) considerShared(now time.Time) {
 		waits = waits || needed && o.channel != 0
 	}
 	maps.DeleteFunc(at.skipped, func(log engine.LogID, _ bool) bool { // of no log that is read, or may be
-		return r.places[log] == nil && !r.offers[log].leftOut()
+		return r.places.Of(log) == nil && !r.offers[log].leftOut()
 	})
 	switch {
 	case !r.active:
@@ -175,7 +174,7 @@ func (r *Reader) openShared() {
 			return r.offers[log] != nil && !r.offers[log].leftOut()
 		})
 	}
-	for _, p := range r.places {
+	for _, p := range r.places.All() {
 		s.left -= p.Buffered
 	}
 	s.left = max(s.left, 0)
@@ -218,7 +217,7 @@ func (r *Reader) sharedSchema(m *wirepb.Schema) error {
 // part returns what is known of a log that is read in the shared one; nil for one
 // that is not.
 func (r *Reader) part(log engine.LogID) *incoming {
-	s, o, p := r.shared, r.offers[log], r.places[log]
+	s, o, p := r.shared, r.offers[log], r.places.Of(log)
 	if o == nil || !o.Wanted() || o.stopped || p == nil || !p.Known || p.Lost != "" {
 		return nil
 	}
@@ -332,7 +331,7 @@ func (r *Reader) grantShared() {
 	}
 	room := r.limit - s.left
 	for log, c := range s.logs {
-		if r.places[log] == c.place {
+		if r.places.Of(log) == c.place {
 			room -= c.place.Buffered
 		}
 	}

@@ -223,13 +223,13 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		s.tree, l.holders, l.stable = true, holdings(d), engine.Position(arg(d, "stable", ""))
 	case "takeover":
 		log := logOf(arg(d, "log", ""))
-		if s.places[log] == nil {
-			s.places[log] = &session.Place{}
+		if s.places.Of(log) == nil {
+			s.places.Put(log, &session.Place{})
 		}
-		s.places[log].Floor = true
+		s.places.Of(log).Floor = true
 	case "untaken":
 		log := logOf(arg(d, "log", ""))
-		s.places[log].Lost, s.places[log].Parts = "its baseline could not be taken in", 0
+		s.places.Of(log).Lost, s.places.Of(log).Parts = "its baseline could not be taken in", 0
 		s.actions(s.r.Stop(s.now, log))
 		s.actions(s.r.Retry(s.now, log))
 	case "above":
@@ -271,7 +271,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 		}
 	case "applied":
 		log := logOf(arg(d, "log", ""))
-		s.places[log].Buffered -= int64(number(d, "bytes", 0))
+		s.places.Of(log).Buffered -= int64(number(d, "bytes", 0))
 		s.actions(s.r.Applied(log))
 	case "window":
 		s.actions(s.r.SetWindow(int64(number(d, "bytes", 0))))
@@ -280,7 +280,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	case "rewind":
 		s.actions(s.r.Rewind(s.now, logOf(arg(d, "log", "")), engine.Position(arg(d, "to", "")), 0))
 	case "elsewhere":
-		s.places[logOf(arg(d, "log", ""))].Position = engine.Position(arg(d, "at", ""))
+		s.places.Of(logOf(arg(d, "log", ""))).Position = engine.Position(arg(d, "at", ""))
 	case "pass":
 		dt, err := time.ParseDuration(arg(d, "time", ""))
 		if err != nil {

@@ -101,7 +101,7 @@ func (vs *Vectors) put(reader string, v *vector) {
 
 // plain reports whether a log can be subscribed to with nothing but a cursor.
 func (r *Reader) plain(o *Offer, tables []engine.TableName) bool {
-	p := r.places[o.Log]
+	p := r.places.Of(o.Log)
 	return r.vectors && r.cfg.Scope == nil && p != nil && p.Known && p.Lost == "" && !p.Floor && p.Parts == 0 && p.Position != "" && covers(p.Tables, tables) && len(p.trail) == 0
 }
 

@@ -38,7 +38,7 @@ func newMany(t *testing.T, n int) *many {
 		}
 		s.Schemas = []*engine.Schema{sc}
 		m.served = append(m.served, s)
-		m.places[s.Log] = &session.Place{Position: s.Head, Time: s.Time, Known: true, Tables: s.Tables}
+		m.places.Put(s.Log, &session.Place{Position: s.Head, Time: s.Time, Known: true, Tables: s.Tables})
 	}
 	return m
 }
@@ -124,7 +124,7 @@ func (m *many) move(n int) {
 	for i := range n {
 		s := &m.served[i]
 		s.Head, s.Time = engine.Position(fmt.Sprintf("%016d", 2000+i)), s.Time+1
-		m.places[s.Log].Position, m.places[s.Log].Time = s.Head, s.Time
+		m.places.Of(s.Log).Position, m.places.Of(s.Log).Time = s.Head, s.Time
 	}
 }
 
