@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testnode"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
@@ -306,6 +307,40 @@ func TestWrongAddress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A parent goes, as in a rollout, and what stands before it still accepts connections and
+// ends them at once: it is down. One that never served may be of another protocol.
+func TestParentGoesBehindAProxy(t *testing.T) {
+	t.Parallel()
+	o := ft.NewOrigin(100, "t")
+	root := ft.Start(t, "root", ft.Options{}, map[string]engine.SyncSource{"pg": o})
+	proxy, err := testnode.NewProxy(root.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	by := func(c *client.Config) { c.Upstreams, c.Patience = []string{proxy.Address}, time.Second }
+	leaf, src := ft.Child(t, "leaf", by)
+	ft.Converged(t, o, table, leaf)
+	root.Stop()
+	proxy.Cut()
+	says := func(n *ft.Node, s *client.Source, reason string) {
+		t.Helper()
+		ft.Eventually(t, 30*time.Second, func() error {
+			st := n.Engine.Status().Sources[0]
+			if u := s.Status().Upstreams; len(u) != 1 || !strings.Contains(u[0].Error, "ends the connection before a word") || !strings.Contains(st.Message, "before a word") {
+				return fmt.Errorf("%+v, %+v", u, st)
+			}
+			if st.Reason != reason {
+				t.Errorf("%s: %s", st.Reason, st.Message)
+			}
+			return nil
+		})
+	}
+	says(leaf, src, engine.ReasonNoHealthyParent)
+	other, there := ft.Child(t, "other", by)
+	says(other, there, engine.ReasonAuthenticationFailed)
 }
 
 // K12, over the wire: of two nodes that pick each other, one yields.

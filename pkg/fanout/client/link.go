@@ -444,7 +444,11 @@ func (cfg *Config) explain(instance string, err error, timeout time.Duration) er
 	if s, ok := status.FromError(err); ok {
 		text = s.Message()
 		if why := tlsFault(instance, text, cfg.Credentials != nil); why != "" {
-			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: errors.New(why)}
+			cause := errors.New(why)
+			if ended(text) {
+				cause = endedError{why}
+			}
+			return &engine.SourceError{Reason: engine.ReasonAuthenticationFailed, Permanent: true, Err: cause}
 		}
 		switch {
 		case strings.Contains(text, "server preface") && strings.Contains(text, "use of closed network connection"):

@@ -36,6 +36,7 @@ type Reader struct {
 	left       string           // instance that was left last
 	failures   map[string]error // of this opening
 	remembered map[string]error // how the last attempt went, for status
+	served     map[string]bool  // upstreams that have been read from
 	spared     map[string]bool  // upstreams passed over once because going on there takes a snapshot
 }
 
@@ -45,7 +46,7 @@ func NewReader(cfg Config) (*Reader, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	r := &Reader{core: newCore(cfg, false), lsn: lsn, selector: newSelector(cfg.Upstreams, cfg.Policy, rand.Float64), remembered: map[string]error{}}
+	r := &Reader{core: newCore(cfg, false), lsn: lsn, selector: newSelector(cfg.Upstreams, cfg.Policy, rand.Float64), remembered: map[string]error{}, served: map[string]bool{}}
 	r.prepare()
 	return r, nil
 }

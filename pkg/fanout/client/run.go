@@ -98,12 +98,18 @@ func (r *Reader) observe() {
 	}
 }
 
-// note remembers how the last attempt at an upstream went; mu is held.
+// note remembers how the last attempt at an upstream went; mu is held. One that has
+// served this reader speaks as it should, so when it ends a connection at once it is
+// going away: it is down, and nobody has to mend anything.
 func (r *Reader) note(address string, err error) {
 	if err == nil {
 		delete(r.failures, address)
 		delete(r.remembered, address)
 		return
+	}
+	var e endedError
+	if r.served[address] && errors.As(err, &e) {
+		err = &engine.SourceError{Reason: engine.ReasonDisconnected, Err: e}
 	}
 	r.failures[address], r.remembered[address] = err, err
 }
@@ -263,6 +269,7 @@ func (r *Reader) move(ctx context.Context, address string) {
 	r.intake.Use(l.machine)
 	clear(r.spared)
 	r.note(address, nil)
+	r.served[address] = true
 	r.selector.connected(now, address)
 	if r.active {
 		r.activate(l)

@@ -5,6 +5,17 @@ import (
 	"strings"
 )
 
+// endedError is a fault told by no more than that the peer ended the connection before it
+// said a word. One that goes away does so too, or what stands before it.
+type endedError struct{ text string }
+
+func (e endedError) Error() string { return e.text }
+
+// ended says whether a connection was ended by the peer.
+func ended(text string) bool {
+	return strings.Contains(text, ": EOF") || strings.Contains(text, "connection reset") || strings.Contains(text, "broken pipe")
+}
+
 // tlsFault says at which side of a connection TLS has failed, and what mends it;
 // empty for another error. secured is whether this side speaks TLS. (What grpc
 // returns is a text; what follows "remote error" the other side has said.)
@@ -17,10 +28,9 @@ func tlsFault(instance, text string, secured bool) string {
 		}
 		return false
 	}
-	ended := says(": EOF", "connection reset", "broken pipe")
 	why, mend := "", ""
 	switch {
-	case !secured && ended && says("server preface"):
+	case !secured && ended(text) && says("server preface"):
 		why = "upstream %s ends the connection before a word (%s)"
 		mend = "where it serves TLS, set tls of the source; else the address must be a node's fan-out port"
 	case !secured:
@@ -42,7 +52,7 @@ func tlsFault(instance, text string, secured bool) string {
 		why, mend = "the certificate of upstream %s is not one for servers (%s)", "give the upstream one with the extended key usage serverAuth"
 	case says("x509:", "tls: failed to verify"):
 		why, mend = "this node does not accept the certificate of upstream %s (%s)", "replace it there"
-	case says("first record does not look like a TLS handshake"), ended && says("authentication handshake failed"):
+	case says("first record does not look like a TLS handshake"), ended(text) && says("authentication handshake failed"):
 		why, mend = "upstream %s does not speak TLS, and this node does (%s)", "serve TLS there, or take tls out of the source"
 	default:
 		return ""
