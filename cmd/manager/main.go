@@ -141,6 +141,10 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot find the cluster: %w: run in a pod, or set KUBECONFIG", err)
 	}
+	ctx := ctrl.SetupSignalHandler()
+	if err := controllers.CheckServed(ctx, cfg); err != nil {
+		return fmt.Errorf("version %s does not start: %w", version.String(), err)
+	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         controllers.CacheOptions(namespaces(o.namespaces)...),
@@ -168,7 +172,7 @@ func run(args []string) error {
 		return err
 	}
 	log.Info("manager starts", "version", version.String(), "nodeImage", o.nodeImage, "namespaces", o.namespaces)
-	return mgr.Start(ctrl.SetupSignalHandler())
+	return mgr.Start(ctx)
 }
 
 func namespaces(list string) (out []string) {
