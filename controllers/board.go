@@ -24,8 +24,16 @@ type board struct {
 	observed map[topology.Key]*observed // nil until all nodes have been asked once
 	members  map[topology.Key]*heardMember
 	relays   map[topology.Key]*heardRelay
+	shown    map[topology.Key]shown
 
 	topology, nodes, postgresSources, fanoutSources, archiveSources, exports, meshes, trees wake
+}
+
+// shown is the plan of a node that has been put in place, and what its status has of it.
+type shown struct {
+	plan  *topology.Node
+	hash  string
+	epoch int64
 }
 
 // wake holds the queue of a controller, once it has started.
@@ -60,13 +68,25 @@ func (w *wake) up(k types.NamespacedName) {
 	w.queue.Add(r)
 }
 
-// setPlan leaves a plan and wakes those whose part of it is another.
+// setPlan leaves a plan and wakes those whose part of it is another. The part of a node
+// that is as it was stays the same pointer.
 func (b *board) setPlan(p topology.Plan) {
 	b.mu.Lock()
 	old := b.plan
+	var changed []topology.Key
+	for k, n := range p.Nodes {
+		if was := old.Nodes[k]; reflect.DeepEqual(was, n) {
+			p.Nodes[k] = was
+		} else {
+			changed = append(changed, k)
+		}
+	}
+	maps.DeleteFunc(b.shown, func(k topology.Key, _ shown) bool { return p.Nodes[k] == nil })
 	b.plan = p
 	b.mu.Unlock()
-	wakeChanged(&b.nodes, old.Nodes, p.Nodes)
+	for _, k := range changed {
+		b.nodes.up(k)
+	}
 	wakeChanged(&b.postgresSources, old.PostgresSources, p.PostgresSources)
 	wakeChanged(&b.fanoutSources, old.FanoutSources, p.FanoutSources)
 	wakeChanged(&b.archiveSources, old.ArchiveSources, p.ArchiveSources)
@@ -88,6 +108,40 @@ func (b *board) node(k topology.Key) *topology.Node {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.plan.Nodes[k]
+}
+
+// show says that the plan of a node is in place and its status written, and wakes its mesh
+// or tree, which waits for that.
+func (b *board) show(k topology.Key, plan *topology.Node, s *v1alpha1.ReplicationNodeStatus) {
+	b.mu.Lock()
+	was := b.shown[k].plan
+	if b.shown == nil {
+		b.shown = map[topology.Key]shown{}
+	}
+	b.shown[k] = shown{plan, s.ConfigHash, s.WiringEpoch}
+	b.mu.Unlock()
+	if was == plan {
+		return
+	}
+	if plan.Mesh != (topology.Key{}) {
+		b.meshes.up(plan.Mesh)
+	}
+	if plan.Tree != (topology.Key{}) && plan.Leaf == nil {
+		b.trees.up(plan.Tree)
+	}
+}
+
+// shows says whether the status of a node is of its present plan. Of a node that has not
+// been looked at since the manager started it is what the caller says.
+func (b *board) shows(n *v1alpha1.ReplicationNode, otherwise bool) bool {
+	k := topology.Key{Namespace: n.Namespace, Name: n.Name}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, ok := b.shown[k]
+	if !ok {
+		return otherwise
+	}
+	return s.plan == b.plan.Nodes[k] && s.hash == n.Status.ConfigHash && s.epoch == n.Status.WiringEpoch
 }
 
 // ahead returns whom a node's rollout waits for.

@@ -51,11 +51,30 @@ var needsPerson = []string{
 	v1alpha1.ReasonSinkHeld, v1alpha1.ReasonSinkSuperseded, v1alpha1.ReasonDiskFull, v1alpha1.ReasonStoreFailed,
 }
 
+// motion is why a resource that is ready is not yet what its spec says; without a reason
+// it is at rest.
+type motion struct{ reason, message string }
+
+// onTheirWay is the motion of a resource some of whose nodes are not yet what they are to
+// be.
+func onTheirWay(nodes []string) motion {
+	if len(nodes) == 0 {
+		return motion{}
+	}
+	return motion{v1alpha1.ReasonProgressing, fmt.Sprintf("Not yet all that they are to be: %s.", listed(nodes))}
+}
+
+// settled says that a node's status is of its present spec, and that it is not on its way
+// anywhere.
+func settled(n *v1alpha1.ReplicationNode) bool {
+	return n.Status.ObservedGeneration == n.Generation && meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionReconciling) == nil
+}
+
 // summarize sets Ready to the first condition of kinds that does not hold, and
 // Reconciling and Stalled to what follows from it. A condition that is False
-// comes before one that is Unknown. moving says that the resource is ready and
-// still on its way, as in a rolling update.
-func (c conditions) summarize(moving string, kinds ...string) {
+// comes before one that is Unknown. moving, if it has a reason, says that the resource
+// is still on its way though it is ready, as in a rolling update.
+func (c conditions) summarize(moving motion, kinds ...string) {
 	ready := metav1.Condition{Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "Everything holds."}
 	for _, status := range []metav1.ConditionStatus{metav1.ConditionUnknown, metav1.ConditionFalse} {
 		for _, kind := range slices.Backward(kinds) {
@@ -67,8 +86,8 @@ func (c conditions) summarize(moving string, kinds ...string) {
 	c.set(v1alpha1.ConditionReady, ready.Status, ready.Reason, ready.Message)
 	stalled := ready.Status == metav1.ConditionFalse && slices.Contains(needsPerson, ready.Reason)
 	reconciling := ready.Status != metav1.ConditionTrue && !stalled && ready.Reason != v1alpha1.ReasonSuspended
-	if ready.Status == metav1.ConditionTrue && moving != "" {
-		reconciling, ready.Reason, ready.Message = true, moving, c.get(v1alpha1.ConditionWorkloadAvailable).Message
+	if ready.Status == metav1.ConditionTrue && moving.reason != "" {
+		reconciling, ready.Reason, ready.Message = true, moving.reason, moving.message
 	}
 	c.onlyWhileTrue(v1alpha1.ConditionStalled, stalled, ready)
 	c.onlyWhileTrue(v1alpha1.ConditionReconciling, reconciling, ready)

@@ -402,8 +402,8 @@ type kubelet struct {
 	doc func() nodeconfig.Statusz
 }
 
-// run starts the pod; silence makes it unreachable.
-func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
+// answer serves the status document at an address; silence ends that.
+func (k *kubelet) answer(t *testing.T, ip string) (silence func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", ip+":8080")
 	if err != nil {
@@ -420,7 +420,12 @@ func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
 	go func() { _ = srv.Serve(l); close(done) }()
 	silence = sync.OnceFunc(func() { _ = srv.Close(); <-done })
 	t.Cleanup(silence)
+	return silence
+}
 
+// run starts the only pod of a node; silence makes it unreachable.
+func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
+	t.Helper()
 	var template corev1.PodTemplateSpec
 	eventually(t, "the workload of "+name, func(ctx context.Context) error {
 		if s, err := get[appsv1.StatefulSet](ctx, ns, name); err == nil {
@@ -441,7 +446,14 @@ func (k *kubelet) run(t *testing.T, ns, name, ip string) (silence func()) {
 		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1, ReadyReplicas: 1}
 		return cl.Status().Update(ctx, d)
 	})
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name + "-0", Labels: template.Labels}, Spec: template.Spec}
+	return k.pod(t, ns, name+"-0", ip, &template)
+}
+
+// pod starts one pod of a template.
+func (k *kubelet) pod(t *testing.T, ns, name, ip string, template *corev1.PodTemplateSpec) (silence func()) {
+	t.Helper()
+	silence = k.answer(t, ip)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: template.Labels}, Spec: template.Spec}
 	if err := cl.Create(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}

@@ -59,6 +59,7 @@ type exportFacts struct {
 	plan     *topology.Export
 	workload string
 	node     *v1alpha1.ReplicationNode // of one that goes on
+	applied  string                    // hash of what runs it, as it was just applied
 	cron     *batchv1.CronJob          // of one with a schedule
 	job      *batchv1.Job              // the last
 	done     bool                      // that ran once is complete, though its Job may be gone
@@ -99,7 +100,7 @@ func (r *exportReconciler) apply(ctx context.Context, f *exportFacts) error {
 		return err
 	}
 	w := objects.Workload()
-	f.workload = w.GetKind() + "/" + w.GetName()
+	f.workload, f.applied = w.GetKind()+"/"+w.GetName(), hashOf(w)
 	if objects.Job != "" {
 		complete := meta.IsStatusConditionTrue(f.export.Status.Conditions, v1alpha1.ConditionComplete)
 		if f.done = complete && f.export.Status.Job == objects.Job; f.done {
@@ -235,15 +236,23 @@ func (f *exportFacts) status() v1alpha1.ArchiveExportStatus {
 	kinds := []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionWorkloadAvailable, v1alpha1.ConditionArchiveHealthy}
 	if f.export.Spec.Mode == v1alpha1.ExportFollow {
 		f.following(&s, c)
-		c.summarize("", kinds...)
+		c.summarize(f.moving(), kinds...)
 		return s
 	}
 	f.running(&s, c)
 	if f.export.Spec.Mode != v1alpha1.ExportScheduled {
 		kinds = append(kinds, v1alpha1.ConditionComplete)
 	}
-	c.summarize("", kinds...)
+	c.summarize(motion{}, kinds...)
 	return s
+}
+
+// moving says whether the node of an export that goes on is not yet what it is to be.
+func (f *exportFacts) moving() motion {
+	if n := f.node; n != nil && (!settled(n) || f.applied != "" && hashOf(n) != f.applied) {
+		return onTheirWay([]string{n.Name})
+	}
+	return motion{}
 }
 
 // following is the status of an export that goes on: that of its node.

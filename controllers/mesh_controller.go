@@ -57,6 +57,9 @@ func (r *meshReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 			return reconcile.Result{}, err
 		}
 		f.nodes[m.Node] = n
+		if n.Name != "" && !(settled(n) && r.board.shows(n, mesh.Status.ObservedGeneration == mesh.Generation)) {
+			f.moving = append(f.moving, n.Name)
+		}
 	}
 	var asked bool
 	if f.heard, asked = r.board.membersHeard(plan); !asked {

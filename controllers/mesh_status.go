@@ -66,6 +66,8 @@ type meshFacts struct {
 	plan  *topology.Mesh
 	nodes map[topology.Key]*v1alpha1.ReplicationNode // members
 	heard map[topology.Key]*heardMember              // nil of those that say nothing
+	// moving are the members that are not yet what they are to be.
+	moving []string
 }
 
 const (
@@ -268,7 +270,7 @@ func (f *meshFacts) conditions(s *v1alpha1.ReplicationMeshStatus, origins []orig
 	status, reason, message := converged(origins, silent)
 	c.set(v1alpha1.ConditionConverged, status, reason, message)
 
-	c.summarize("", v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionMembersReady, v1alpha1.ConditionPeersConnected, v1alpha1.ConditionConflictPolicyAgreed)
+	c.summarize(onTheirWay(f.moving), v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionMembersReady, v1alpha1.ConditionPeersConnected, v1alpha1.ConditionConflictPolicyAgreed)
 }
 
 // differ says which members that are heard run with other conflict policies than

@@ -75,7 +75,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		return reconcile.Result{}, nil // the planner wakes this again
 	}
 	f := &facts{node: &node, plan: plan}
-	if err := r.guardSlots(ctx, f); err != nil {
+	if done, err := r.guardSlots(ctx, f); !done || err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.apply(ctx, f); err != nil {
@@ -87,6 +87,9 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	}
 	if f.running, err = look(ctx, r.Client, &node); err != nil {
 		return reconcile.Result{}, err
+	}
+	if f.objects != nil && f.waits == "" && !f.stands() {
+		f.running.expect(f.objects.Workload())
 	}
 	r.rollouts.ended(req.NamespacedName, f.running)
 	if node.Spec.Suspend {
@@ -147,8 +150,12 @@ func (r *nodeReconciler) write(ctx context.Context, f *facts) (result reconcile.
 		if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
 			result.RequeueAfter = again
 		}
+		if err == nil {
+			r.board.show(client.ObjectKeyFromObject(f.node), f.plan, &status)
+		}
 		return result, err
 	}
+	r.board.show(client.ObjectKeyFromObject(f.node), f.plan, &status)
 	tell(r.recorder, f.node, f.node.Status.Conditions, status.Conditions)
 	tellOf(r.recorder, f.node, v1alpha1.ConditionArchiveHealthy, f.node.Status.Conditions, status.Conditions)
 	if was := f.node.Status.Parent; was != "" && status.Parent != "" && was != status.Parent {

@@ -75,17 +75,24 @@ func (o *observed) causeOf(source string) string {
 const maxOrigins = 16
 
 // observe puts together what the pods of one node say, in the order of their
-// names: of each source the worst, of each origin the largest lag.
+// names: of each source the worst, of each origin the largest lag. Where a pod is ready,
+// one that is not yet, or no longer, counts only with what a person must mend.
 func observe(docs []*nodeconfig.Statusz) *observed {
 	o := &observed{pods: len(docs)}
 	var worst time.Duration
 	origins := map[string]*v1alpha1.OriginStatus{}
 	lags := map[string]time.Duration{}
 	unknown := map[string]bool{} // of one pod at least
+	docs = slices.Clone(docs)
+	slices.SortStableFunc(docs, func(a, b *nodeconfig.Statusz) int { return unready(a) - unready(b) })
 	for _, d := range docs {
 		o.rebaselines += d.Rebaselines
+		passing := docs[0].Ready && !d.Ready // it starts or ends, as in a rollout, and another serves
 		for _, s := range d.Sources {
-			o.addSource(s)
+			o.addSource(s, passing)
+		}
+		if passing {
+			continue
 		}
 		for _, l := range d.Logs {
 			if l.Source == "" {
@@ -150,11 +157,18 @@ func observe(docs []*nodeconfig.Statusz) *observed {
 	return o
 }
 
+func unready(d *nodeconfig.Statusz) int {
+	if d.Ready {
+		return 0
+	}
+	return 1
+}
+
 var badness = map[string]int{
 	nodeconfig.StateStreaming: 0, nodeconfig.StatePaused: 1, nodeconfig.StateBaselining: 2, nodeconfig.StateStarting: 3, nodeconfig.StateFailed: 4,
 }
 
-func (o *observed) addSource(s nodeconfig.SourceStatus) {
+func (o *observed) addSource(s nodeconfig.SourceStatus, passing bool) {
 	next := observedSource{
 		name: s.Name, kind: s.Kind, state: s.State, reason: s.Reason, message: s.Message, well: map[string]bool{},
 		historyLost: int64(s.HistoryLost), cause: s.LastCause,
@@ -176,12 +190,14 @@ func (o *observed) addSource(s nodeconfig.SourceStatus) {
 	}
 	i := slices.IndexFunc(o.sources, func(p observedSource) bool { return p.name == s.Name })
 	if i < 0 {
-		o.sources = append(o.sources, next)
+		if !passing || slices.Contains(needsPerson, s.Reason) {
+			o.sources = append(o.sources, next)
+		}
 		return
 	}
 	next.historyLost += o.sources[i].historyLost
 	next.cause = cmp.Or(next.cause, o.sources[i].cause)
-	if badness[s.State] <= badness[o.sources[i].state] { // the former is the one to show
+	if badness[s.State] <= badness[o.sources[i].state] || passing && !slices.Contains(needsPerson, s.Reason) { // the former is the one to show
 		was := o.sources[i]
 		was.historyLost, was.cause = next.historyLost, next.cause
 		next = was

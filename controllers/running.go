@@ -27,6 +27,14 @@ func (r *running) rolling() bool {
 	return r.object != nil && r.existing > 0 && (!r.settled || r.upToDate < r.desired || r.existing > r.upToDate)
 }
 
+// expect says that what runs is to be of what was just applied. A cache that does not
+// show it yet shows a workload at rest that is not: its controller has yet to see the spec.
+func (r *running) expect(workload client.Object) {
+	if r.object != nil && hashOf(r.object) != hashOf(workload) {
+		r.settled = false
+	}
+}
+
 // look reads the workload of a node, and what keeps its pods from starting.
 func look(ctx context.Context, c client.Reader, n *v1alpha1.ReplicationNode) (*running, error) {
 	r := &running{}
@@ -45,7 +53,7 @@ func look(ctx context.Context, c client.Reader, n *v1alpha1.ReplicationNode) (*r
 		s := f.Status
 		*r = running{object: &f, desired: *f.Spec.Replicas, existing: s.Replicas, available: s.AvailableReplicas, upToDate: s.UpdatedReplicas, settled: s.ObservedGeneration >= f.Generation}
 	}
-	if r.object == nil || r.available >= r.desired {
+	if r.object == nil || r.available >= r.desired && !r.rolling() {
 		return r, nil
 	}
 	var pods corev1.PodList

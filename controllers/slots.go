@@ -10,9 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tributary-dev/tributary/api/v1alpha1"
@@ -30,16 +32,18 @@ const (
 
 // guardSlots gives a node the finalizer while it has slots that must not outlive
 // it, and takes it away when it has none any more.
-func (r *nodeReconciler) guardSlots(ctx context.Context, f *facts) error {
+func (r *nodeReconciler) guardSlots(ctx context.Context, f *facts) (done bool, err error) {
 	if f.plan.Action != topology.Apply {
-		return nil // what its sources say is not known
+		return true, nil // what its sources say is not known
 	}
 	return r.setFinalizer(ctx, f.node, len(workload.DropSlots(f.plan)) > 0)
 }
 
-func (r *nodeReconciler) setFinalizer(ctx context.Context, n *v1alpha1.ReplicationNode, wanted bool) error {
+// setFinalizer puts the finalizer in or takes it out. It is not done if the cache is behind:
+// the node wakes this again as it comes there.
+func (r *nodeReconciler) setFinalizer(ctx context.Context, n *v1alpha1.ReplicationNode, wanted bool) (done bool, err error) {
 	if controllerutil.ContainsFinalizer(n, v1alpha1.FinalizerSlots) == wanted {
-		return nil
+		return true, nil
 	}
 	before := n.DeepCopy()
 	if wanted {
@@ -47,7 +51,17 @@ func (r *nodeReconciler) setFinalizer(ctx context.Context, n *v1alpha1.Replicati
 	} else {
 		controllerutil.RemoveFinalizer(n, v1alpha1.FinalizerSlots)
 	}
-	return client.IgnoreNotFound(r.Patch(ctx, n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldOwner))
+	err = r.Patch(ctx, n, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), fieldOwner)
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	return true, client.IgnoreNotFound(err)
+}
+
+// letGo takes the finalizer of a node that is being deleted out.
+func (r *nodeReconciler) letGo(ctx context.Context, n *v1alpha1.ReplicationNode) (reconcile.Result, error) {
+	_, err := r.setFinalizer(ctx, n, false)
+	return reconcile.Result{}, err
 }
 
 // finalize ends the pods of a node that is being deleted, has its slots dropped,
@@ -63,13 +77,17 @@ func (r *nodeReconciler) finalize(ctx context.Context, n *v1alpha1.ReplicationNo
 		return reconcile.Result{}, err
 	}
 	if err != nil || !metav1.IsControlledBy(&sts, n) || len(workload.SlotsToDrop(&sts)) == 0 {
-		return reconcile.Result{}, r.setFinalizer(ctx, n, false) // it has never run
+		return r.letGo(ctx, n) // it has never run
 	}
 	done, problem, err := r.dropSlots(ctx, n, &sts)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	names := strings.Join(workload.SlotsToDrop(&sts), ", ")
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // nothing can be made there any more, not even an event
+		log.FromContext(ctx).Info("a node goes with its namespace, and its slots may stay: drop them at their server", "slots", names)
+		return r.letGo(ctx, n)
+	case err != nil: // it is tried again, within the bound
+		done, problem = false, err.Error()
+	}
 	switch {
 	case done && problem == "":
 		r.recorder.Eventf(n, nil, corev1.EventTypeNormal, "SlotsDropped", "Delete", "Dropped, or found gone: %s.", names)
@@ -82,7 +100,7 @@ func (r *nodeReconciler) finalize(ctx context.Context, n *v1alpha1.ReplicationNo
 	default:
 		return reconcile.Result{RequeueAfter: min(slotRecheck, left)}, nil
 	}
-	return reconcile.Result{}, r.setFinalizer(ctx, n, false)
+	return r.letGo(ctx, n)
 }
 
 // dropSlots goes on with dropping slots: pods end first, so that the slots are

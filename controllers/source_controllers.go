@@ -151,6 +151,6 @@ func sourceStatus(plan *topology.SourcePlan, namespace string, now v1alpha1.Sour
 	}
 	c := conditions{&out.Conditions, plan.Generation}
 	c.plan(plan.Conditions)
-	c.summarize("", v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs)
+	c.summarize(motion{}, v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs)
 	return out
 }

@@ -222,12 +222,12 @@ func (f *facts) conditions(s *v1alpha1.ReplicationNodeStatus) {
 		archives = f.archivesCondition(c)
 	}
 
-	moving := ""
+	moving := motion{message: message}
 	switch {
 	case f.waits != "":
-		moving = v1alpha1.ReasonWaitingForTier
+		moving.reason = v1alpha1.ReasonWaitingForTier
 	case f.running.rolling():
-		moving = v1alpha1.ReasonRollingOut
+		moving.reason = v1alpha1.ReasonRollingOut
 	}
 	kinds := []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionAcyclic, v1alpha1.ConditionStreaming, v1alpha1.ConditionWorkloadAvailable}
 	if f.node.Spec.Suspend || f.conflict != "" { // says more than that nothing streams
@@ -265,7 +265,7 @@ func (f *facts) available() (status metav1.ConditionStatus, reason, message stri
 	case r.rolling() && r.available == 0:
 		return metav1.ConditionFalse, v1alpha1.ReasonRollingOut, pods
 	case r.rolling():
-		return metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "The pods are being replaced."
+		return metav1.ConditionTrue, v1alpha1.ReasonRollingOut, "The pods are being replaced." + r.trouble
 	case r.available == 0:
 		return metav1.ConditionFalse, v1alpha1.ReasonProgressing, pods
 	case r.available < r.desired:

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,6 +22,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -40,7 +41,10 @@ var (
 	cl      client.Client // past any cache
 	skip    string
 	restCfg *rest.Config
-	writes  writeCounter
+	writes  requestCounter // of the manager
+	reads   requestCounter
+	// failures are the reconciles that have ended with an error, as the manager logs them.
+	failures failureLog
 )
 
 // slotTimeout is the bound on dropping slots in these tests.
@@ -54,7 +58,7 @@ func run(m *testing.M) int {
 		skip = err.Error()
 		return m.Run()
 	}
-	ctrl.SetLogger(logr.Discard())
+	ctrl.SetLogger(funcr.New(failures.log, funcr.Options{}))
 	env := &envtest.Environment{
 		BinaryAssetsDirectory:    dir,
 		CRDDirectoryPaths:        []string{filepath.Join("..", "config", "crd", "bases")},
@@ -147,7 +151,8 @@ func start(env *envtest.Environment) (stop func(), err error) {
 		return nil, err
 	}
 	counted.QPS, counted.Burst = 500, 1000
-	counted.Wrap(writes.wrap)
+	counted.Wrap(writes.wrap(func(r *http.Request) bool { return r.Method != http.MethodGet }))
+	counted.Wrap(reads.wrap(func(r *http.Request) bool { return r.Method == http.MethodGet }))
 	counted.Wrap(lagging)
 	mgr, err := ctrl.NewManager(counted, ctrl.Options{
 		Scheme: scheme, Cache: controllers.CacheOptions(), Metrics: metricsserver.Options{BindAddress: "0"},
@@ -173,29 +178,57 @@ func start(env *envtest.Environment) (stop func(), err error) {
 	}, nil
 }
 
-// writeCounter counts the manager's requests that write, by path.
-type writeCounter struct {
+// requestCounter counts requests of a kind, by path.
+type requestCounter struct {
 	mu    sync.Mutex
 	paths []string
 }
 
-func (w *writeCounter) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		if r.Method != http.MethodGet {
-			w.mu.Lock()
-			w.paths = append(w.paths, r.Method+" "+r.URL.Path)
-			w.mu.Unlock()
-		}
-		return next.RoundTrip(r)
-	})
+func (w *requestCounter) wrap(counts func(*http.Request) bool) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if counts(r) {
+				w.mu.Lock()
+				w.paths = append(w.paths, r.Method+" "+r.URL.Path)
+				w.mu.Unlock()
+			}
+			return next.RoundTrip(r)
+		})
+	}
 }
 
-func (w *writeCounter) in(namespace string) (out []string) {
+func (w *requestCounter) in(namespace string) (out []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.paths {
 		if strings.Contains(p, "/namespaces/"+namespace+"/") {
 			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// failureLog keeps the errors of reconciles.
+type failureLog struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *failureLog) log(_, line string) {
+	if strings.Contains(line, `"Reconciler error"`) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, line)
+	}
+}
+
+// in returns the errors of what is in a namespace.
+func (l *failureLog) in(namespace string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if strings.Contains(line, namespace) {
+			out = append(out, line)
 		}
 	}
 	return out

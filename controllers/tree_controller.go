@@ -57,7 +57,8 @@ func (r *treeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		return reconcile.Result{}, nil // what it owns goes with it; the planner wakes this again
 	}
 	f := &treeFacts{tree: &tree, plan: plan, nodes: map[topology.Key]*v1alpha1.ReplicationNode{}}
-	if err := r.apply(ctx, f); err != nil {
+	applied, err := r.apply(ctx, f)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.remove(ctx, f); err != nil {
@@ -70,6 +71,10 @@ func (r *treeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 				return reconcile.Result{}, err
 			}
 			f.nodes[n.Node] = node
+			hash, ok := applied[n.Node] // what the cache has may be older
+			if node.Name != "" && !(settled(node) && (!ok || hashOf(node) == hash) && r.board.shows(node, tree.Status.ObservedGeneration == tree.Generation)) {
+				f.moving = append(f.moving, node.Name)
+			}
 		}
 	}
 	var asked bool
@@ -79,18 +84,21 @@ func (r *treeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	return r.write(ctx, f)
 }
 
-// apply puts the nodes in place. What a person must mend becomes a fact, not an error.
-func (r *treeReconciler) apply(ctx context.Context, f *treeFacts) error {
+// apply puts the nodes in place, and returns their hashes. What a person must mend becomes
+// a fact, not an error.
+func (r *treeReconciler) apply(ctx context.Context, f *treeFacts) (map[topology.Key]string, error) {
+	applied := map[topology.Key]string{}
 	for i := range f.plan.Want {
 		u, err := workload.TreeNode(f.tree, &f.plan.Want[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
+		applied[client.ObjectKeyFromObject(u)] = hashOf(u)
 		if err := f.settle("tree", r.applier.ensure(ctx, f.tree, u)); err != nil { // the other nodes do not wait for one
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return applied, nil
 }
 
 // remove deletes the nodes that have drained. Their volumes are left to their claims.

@@ -100,6 +100,8 @@ type treeFacts struct {
 	plan  *topology.Tree
 	nodes map[topology.Key]*v1alpha1.ReplicationNode // of roots and branches
 	heard map[topology.Key]*heardRelay               // nil of those that say nothing
+	// moving are the nodes of roots and branches that are not yet what they are to be.
+	moving []string
 	obstacle
 }
 
@@ -126,7 +128,7 @@ func (f *treeFacts) status() v1alpha1.RelayTreeStatus {
 		f.overlaps(&s)
 		f.conditions(c)
 	}
-	c.summarize("", v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionLogsBounded, v1alpha1.ConditionNodesReady, v1alpha1.ConditionLeavesAssigned, v1alpha1.ConditionLeavesAttached)
+	c.summarize(onTheirWay(f.moving), v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionLogsBounded, v1alpha1.ConditionNodesReady, v1alpha1.ConditionLeavesAssigned, v1alpha1.ConditionLeavesAttached)
 	return s
 }
 

@@ -175,7 +175,8 @@ const (
 
 // Reasons of WorkloadAvailable.
 const (
-	// ReasonProgressing: the pods are being created or are not ready yet.
+	// ReasonProgressing: the pods are being created or are not ready yet; of Reconciling of a
+	// mesh, a tree or an export: nodes of it are not yet what they are to be.
 	ReasonProgressing = "Progressing"
 	// ReasonRollingOut: pods of a former configuration are being replaced.
 	ReasonRollingOut = "RollingOut"
