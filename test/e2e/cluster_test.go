@@ -37,7 +37,7 @@ import (
 var cluster struct {
 	rest *rest.Config
 	kube kubernetes.Interface
-	cl   client.Client
+	cl   client.WithWatch
 	root string // of the repository
 }
 
@@ -75,7 +75,7 @@ func connect() error {
 	if cluster.kube, err = kubernetes.NewForConfig(cfg); err != nil {
 		return err
 	}
-	if cluster.cl, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
+	if cluster.cl, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
@@ -100,7 +100,7 @@ func namespace(t *testing.T) string {
 		if t.Failed() {
 			dump(ctx, t, ns.Name)
 		}
-		if err := cluster.cl.Delete(ctx, ns); err != nil {
+		if err := client.IgnoreNotFound(cluster.cl.Delete(ctx, ns)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -253,11 +253,15 @@ metadata: {name: wrong}
 stringData: {username: postgres, password: not-this}
 `+strings.ReplaceAll(root("bad-password"), "name: orders-db", "name: wrong")+
 		strings.ReplaceAll(root("no-table"), "name: orders}", "name: absent}")+
-		strings.ReplaceAll(root("no-secret"), "name: orders-db", "name: nowhere"))
+		strings.ReplaceAll(root("no-secret"), "name: orders-db", "name: nowhere")+
+		readsAddress("from-postgres", "postgres:5432")+readsAddress("from-http", "tributary-metrics."+systemNamespace+".svc:8081"))
 	for _, c := range []struct{ node, kind, reason, says string }{
 		{"bad-password", v1alpha1.ConditionStreaming, v1alpha1.ReasonAuthenticationFailed, "postgres"},
 		{"no-table", v1alpha1.ConditionStreaming, v1alpha1.ReasonTableNotFound, "absent"},
 		{"no-secret", v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonSecretNotFound, "nowhere"},
+		// K04: what answers speaks another protocol
+		{"from-postgres", v1alpha1.ConditionStreaming, v1alpha1.ReasonAuthenticationFailed, "ends the connection before a word"},
+		{"from-http", v1alpha1.ConditionStreaming, v1alpha1.ReasonPreflightFailed, "answers, but not with Tributary's protocol"},
 	} {
 		eventually(t, 3*time.Minute, c.node+" saying "+c.reason, func(ctx context.Context) error {
 			got, err := wantCondition(ctx, ns, c.node, c.kind, metav1.ConditionFalse, c.reason)
@@ -270,13 +274,18 @@ stringData: {username: postgres, password: not-this}
 			if strings.Contains(got.Message, "not-this") {
 				return fmt.Errorf("a password stands in a condition: %s", got.Message)
 			}
-			_, err = wantCondition(ctx, ns, c.node, v1alpha1.ConditionReady, metav1.ConditionFalse, "")
+			_, err = wantCondition(ctx, ns, c.node, v1alpha1.ConditionReady, metav1.ConditionFalse, c.reason)
 			return err
 		})
 	}
 	mustSQL(t, ns, "CREATE TABLE absent (id int PRIMARY KEY)")
 	apply(t, ns, strings.ReplaceAll(secretFor("nowhere"), "PASSWORD", password)+"---"+strings.ReplaceAll(secretFor("wrong"), "PASSWORD", password))
 	waitReady(t, ns, 4*time.Minute, "bad-password", "no-table", "no-secret")
+}
+
+// readsAddress is a node that reads from an address outside.
+func readsAddress(name, address string) string {
+	return fmt.Sprintf("\n---\napiVersion: tributary.dev/v1alpha1\nkind: ReplicationNode\nmetadata: {name: %s}\nspec: {sources: [{name: up, fanout: {upstreams: [{address: %q}]}}]}\n", name, address)
 }
 
 func secretFor(name string) string {
