@@ -31,6 +31,8 @@ type decoding struct {
 	last    Entry // the entry that is passed on
 	inTx    bool
 	keyBuf  []byte
+	keyMade bool // keyBuf is the key of the row of last, which is whole, and has one if keyed
+	keyed   bool
 	passed  error // what the visitor said
 
 	verified bool // the whole has been: each part is again, since it is kept where it can be damaged
@@ -80,11 +82,14 @@ func (d *decoding) entry(hasKey bool) error {
 	}
 	switch e.Op {
 	case engine.OpPut:
-		var keyed bool
-		var err error
-		if d.keyBuf, keyed, err = rowKey(d.keyBuf[:0], e.Schema, e.Row); err != nil {
-			return err
+		keyed := d.keyed
+		if !d.keyMade {
+			var err error
+			if d.keyBuf, keyed, err = rowKey(d.keyBuf[:0], e.Schema, e.Row); err != nil {
+				return err
+			}
 		}
+		d.keyMade = false
 		switch {
 		case hasKey:
 		case keyed:

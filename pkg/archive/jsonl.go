@@ -75,9 +75,22 @@ type jsonEncoder struct {
 	header [32]byte
 	number uint32
 	sum    hash.Hash // of all lines
+	summed bool      // what is written to w is summed up there
 	lines  []byte    // since the last check
 	tx     bool
+
+	// How a record of the kind of the last one begins, and what stands before its values.
+	like  recordLike
+	head  []byte
+	names map[*engine.Schema][][]byte
+}
+
+// recordLike is what the beginning of a record's line depends on.
+type recordLike struct {
+	op     engine.Op
+	stamp  engine.Stamp
 	via    engine.LogID
+	schema uint32
 }
 
 // linesSum is the checksum of the lines between two checks: it depends on the artifact that they
@@ -91,9 +104,10 @@ func linesSum(header *[32]byte, number uint32, lines []byte) string {
 	return hex.EncodeToString(d.Sum(nil))
 }
 
-func newJSONEncoder(w io.Writer, h *header, z *compressor, pack bool, limit int) (*jsonEncoder, error) {
-	j := &jsonEncoder{w: w, limit: limit, sum: sha256.New(), number: 1}
+func newJSONEncoder(w *fileWriter, h *header, z *compressor, pack bool, limit int) (*jsonEncoder, error) {
+	j := &jsonEncoder{w: w, limit: limit, sum: w.sum, summed: true, number: 1}
 	if pack {
+		j.sum, j.summed = sha256.New(), false
 		var err error
 		if j.zstd, err = zstd.NewWriter(w, zstd.WithEncoderLevel(z.level), zstd.WithEncoderCRC(false)); err != nil {
 			return nil, err
@@ -113,7 +127,9 @@ func newJSONEncoder(w io.Writer, h *header, z *compressor, pack bool, limit int)
 }
 
 func (j *jsonEncoder) write(b []byte) error {
-	_, _ = j.sum.Write(b)
+	if !j.summed {
+		_, _ = j.sum.Write(b)
+	}
 	_, err := j.w.Write(b)
 	return err
 }
@@ -162,16 +178,11 @@ func (j *jsonEncoder) begin(e *Entry) error {
 }
 
 func (j *jsonEncoder) record(e *Entry, implied bool) error {
-	p := append(j.lines, `{"op":"`...)
-	p = append(p, e.Op.String()...)
-	p = append(p, `","stamp":`...)
-	p = appendText(p, []byte(e.Stamp.String()))
-	if log := e.Stamp.Log(); !j.tx && e.Log != log && e.Log != (engine.LogID{}) {
-		p = append(p, `,"via":`...)
-		p = appendText(p, []byte(e.Log.String()))
+	if like := (recordLike{e.Op, e.Stamp, e.Log, e.Schema.ID}); j.head == nil || like != j.like {
+		j.begins(e)
+		j.like = like
 	}
-	p = append(p, `,"schema":`...)
-	p = strconv.AppendUint(p, uint64(e.Schema.ID), 10)
+	p := append(j.lines, j.head...)
 	if e.Op != engine.OpTruncate && !implied {
 		parts, err := engine.DecodeKey(e.Key)
 		if err != nil {
@@ -191,28 +202,66 @@ func (j *jsonEncoder) record(e *Entry, implied bool) error {
 		p = append(p, ']')
 	}
 	if e.Op == engine.OpPut {
+		names := j.names[e.Schema]
+		if names == nil {
+			if names = memberNames(e.Schema); j.names == nil {
+				j.names = map[*engine.Schema][][]byte{}
+			}
+			j.names[e.Schema] = names
+		}
+		_, _, body, err := e.Row.Header()
+		if err != nil {
+			return err
+		}
 		p = append(p, `,"row":{`...)
 		first := true
-		for i, c := range e.Row.Columns() {
-			if c.State == engine.Absent {
+		for _, name := range names {
+			var st engine.ColumnState
+			var v []byte
+			if st, v, body, err = engine.NextColumn(body); err != nil {
+				return err
+			}
+			if st == engine.Absent {
 				continue
 			}
 			if !first {
 				p = append(p, ',')
 			}
 			first = false
-			p = appendText(p, []byte(e.Schema.Columns[i].Name))
-			p = append(p, ':')
-			if c.State == engine.Null {
+			p = append(p, name...)
+			if st == engine.Null {
 				p = append(p, "null"...)
 			} else {
-				p = appendText(p, c.Value)
+				p = appendText(p, v)
 			}
 		}
 		p = append(p, '}')
 	}
 	j.lines = append(p, "}\n"...)
 	return j.room()
+}
+
+// begins makes how the line of a record begins.
+func (j *jsonEncoder) begins(e *Entry) {
+	p := append(j.head[:0], `{"op":"`...)
+	p = append(p, e.Op.String()...)
+	p = append(p, `","stamp":`...)
+	p = appendText(p, []byte(e.Stamp.String()))
+	if log := e.Stamp.Log(); !j.tx && e.Log != log && e.Log != (engine.LogID{}) {
+		p = append(p, `,"via":`...)
+		p = appendText(p, []byte(e.Log.String()))
+	}
+	p = append(p, `,"schema":`...)
+	j.head = strconv.AppendUint(p, uint64(e.Schema.ID), 10)
+}
+
+// memberNames are the names of a schema's columns as they stand in a row's object, with the colons.
+func memberNames(s *engine.Schema) [][]byte {
+	names := make([][]byte, len(s.Columns))
+	for i := range s.Columns {
+		names[i] = append(appendText(nil, []byte(s.Columns[i].Name)), ':')
+	}
+	return names
 }
 
 const hexDigits = "0123456789abcdef"
@@ -226,13 +275,14 @@ func appendText(dst, v []byte) []byte {
 		return append(dst, `"}`...)
 	}
 	dst = append(dst, '"')
-	from := 0
-	for i, c := range v {
-		if c >= 0x20 && c != '"' && c != '\\' {
-			continue
+	for {
+		i := special(v)
+		dst = append(dst, v[:i]...)
+		if i == len(v) {
+			return append(dst, '"')
 		}
-		dst = append(dst, v[from:i]...)
-		from = i + 1
+		c := v[i]
+		v = v[i+1:]
 		switch c {
 		case '"', '\\':
 			dst = append(dst, '\\', c)
@@ -246,7 +296,6 @@ func appendText(dst, v []byte) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 		}
 	}
-	return append(append(dst, v[from:]...), '"')
 }
 
 func (j *jsonEncoder) end(c counts) error {

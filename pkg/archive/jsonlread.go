@@ -32,6 +32,13 @@ type jsonDecoder struct {
 	logs      map[string]engine.LogID
 	schemaOf  *engine.Schema
 	schemaLog engine.LogID
+	names     [][]byte // of the columns of namesOf
+	namesOf   *engine.Schema
+	// How the last line of a put without a key began, up to its row, and what that says.
+	like      []byte
+	likeStamp engine.Stamp
+	likeLog   engine.LogID
+	likeOf    *engine.Schema
 }
 
 // lines are those up to a check, verified.
@@ -288,9 +295,11 @@ type lineJSON struct {
 
 // take passes on a line.
 func (j *jsonDecoder) take(line []byte) error {
-	if hasKey, ok := j.scan(line); ok {
+	hasKey, ok := j.scan(line)
+	if ok {
 		return j.entry(hasKey)
 	}
+	j.keyMade, j.like = false, j.like[:0]
 	return j.takeAny(line)
 }
 

@@ -151,6 +151,14 @@ func (j *jsonDecoder) stampOf(text []byte) (st engine.Stamp, ok bool) {
 func (j *jsonDecoder) scan(line []byte) (hasKey, ok bool) {
 	s, e := &j.scanner, &j.last
 	s.rest = line
+	if len(j.like) > 0 && bytes.HasPrefix(line, j.like) { // as most lines of a base, or of a transaction, do
+		e.Op, e.Stamp, e.Log, e.Schema = engine.OpPut, j.likeStamp, j.likeLog, j.likeOf
+		if j.head.History == Full {
+			e.Log = j.log
+		}
+		e.Key, s.rest = nil, line[len(j.like):]
+		return false, j.scanLast()
+	}
 	if !s.word(`{"op":"`) {
 		return false, false
 	}
@@ -224,47 +232,65 @@ func (j *jsonDecoder) scan(line []byte) (hasKey, ok bool) {
 		if !s.word(`,"row":`) {
 			return false, false
 		}
-		if j.row, ok = j.scanRow(j.row[:0], e.Schema); !ok {
-			return false, false
+		if j.like = j.like[:0]; !hasKey {
+			j.like = append(j.like, line[:len(line)-len(s.rest)]...)
+			j.likeStamp, j.likeLog, j.likeOf = e.Stamp, e.Log, e.Schema
 		}
-		e.Row = j.row
+		return hasKey, j.scanLast()
 	}
 	return hasKey, s.word("}\n") && len(s.rest) == 0
 }
 
-// scanRow packs a row.
+// scanLast takes a row, and the end of the line.
+func (j *jsonDecoder) scanLast() (ok bool) {
+	if j.row, ok = j.scanRow(j.row[:0], j.last.Schema); !ok {
+		return false
+	}
+	j.last.Row = j.row
+	return j.scanner.word("}\n") && len(j.scanner.rest) == 0
+}
+
+// scanRow packs a row, and makes its key.
 func (j *jsonDecoder) scanRow(dst []byte, schema *engine.Schema) ([]byte, bool) {
 	s := &j.scanner
 	if !s.word("{") {
 		return dst, false
 	}
+	if j.namesOf != schema {
+		j.names, j.namesOf = memberNames(schema), schema
+	}
 	dst = engine.AppendRowHeader(dst, schema.ID, len(schema.Columns))
-	i := 0
-	for first := true; !s.word("}"); first = false {
-		if !first && !s.word(",") {
+	key, keyed := j.keyBuf[:0], false
+	first := true
+	for i := range schema.Columns {
+		rest := s.rest
+		if !first && len(rest) > 0 && rest[0] == ',' {
+			rest = rest[1:]
+		} else if !first && !(len(rest) > 0 && rest[0] == '}') {
 			return dst, false
 		}
-		name, ok := s.quoted()
-		if !ok || !s.word(":") {
-			return dst, false
-		}
-		for ; i < len(schema.Columns) && schema.Columns[i].Name != string(name); i++ {
+		name := j.names[i]
+		if !bytes.HasPrefix(rest, name) {
+			if schema.Columns[i].Key {
+				return dst, false // entry says what is wrong
+			}
 			dst = engine.AppendAbsent(dst)
+			continue
 		}
-		if i == len(schema.Columns) {
-			return dst, false
-		}
-		i++
+		first = false
+		s.rest = rest[len(name):]
 		if s.word("null") {
-			dst = engine.AppendNull(dst)
+			if dst = engine.AppendNull(dst); schema.Columns[i].Key {
+				key, keyed = engine.AppendKeyNull(key), true
+			}
 		} else if v, ok := s.quoted(); ok {
-			dst = engine.AppendValue(dst, v)
+			if dst = engine.AppendValue(dst, v); schema.Columns[i].Key {
+				key, keyed = engine.AppendKeyValue(key, v), true
+			}
 		} else {
 			return dst, false
 		}
 	}
-	for ; i < len(schema.Columns); i++ {
-		dst = engine.AppendAbsent(dst)
-	}
-	return dst, true
+	j.keyBuf, j.keyed, j.keyMade = key, keyed, true
+	return dst, s.word("}")
 }
