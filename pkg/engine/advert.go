@@ -47,6 +47,8 @@ type Host interface {
 	// they are above its own, its history was lost: it takes a new epoch above
 	// them before it serves its own logs again.
 	Witness(peer string, e Epoch, t Time)
+	// Observe has what the node stamps from now on be above a time, such as that of what it takes the place of.
+	Observe(t Time)
 	// Acked records how far a reader has got in a log.
 	Acked(reader string, key CursorKey, at Position, durable bool)
 }

@@ -335,6 +335,13 @@ func (e *Engine) Witness(peer string, epoch Epoch, t Time) {
 	}
 }
 
+// Observe is as in Host. A time that is more than a year ahead does not count.
+func (e *Engine) Observe(t Time) {
+	if t <= TimeOf(e.now().Add(maxAhead)) {
+		e.clock.Observe(t)
+	}
+}
+
 // Acked records how far a reader has got.
 func (e *Engine) Acked(reader string, key CursorKey, at Position, durable bool) {
 	e.mu.Lock()

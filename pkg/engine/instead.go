@@ -5,14 +5,17 @@ import "slices"
 // What brings tables whole can come from another origin than before: an archive that has been taken over. The
 // rows of the log that there was are in nobody's hands then: those that the new one has not are gone.
 
-// replace removes the rows of the logs in whose place the baseline comes that the baseline lacks. They get
-// tombstones of the baseline's log, by which all that read it learn of them.
+// replace removes the rows of the logs in whose place the baseline comes that the baseline lacks, and puts those that it
+// has in the place of newer ones of those logs. Both get stamps of the baseline's log that are above what was there, by
+// which all that read it learn of them.
 func (b *baseline) replace(tx Tx, net *netChanges) error {
 	e := b.source.engine
-	origins, tables := map[string]bool{}, slices.Clone(b.spec.Tables)
+	gone, held := map[string]bool{}, map[string]bool{}
+	tables := slices.Clone(b.spec.Tables)
+	elsewhere := map[TableName]bool{} // tables that other sources bring too
 	e.mu.Lock()
 	for _, log := range b.spec.Instead {
-		origins[log.Origin] = true
+		gone[log.Origin] = true
 		if l := e.logs[log]; l != nil {
 			for _, t := range l.tables {
 				if !slices.Contains(tables, t) {
@@ -21,10 +24,22 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 			}
 		}
 	}
+	for log, l := range e.logs {
+		if slices.Contains(b.spec.Instead, log) {
+			continue
+		}
+		held[log.Origin] = true
+		for _, t := range l.tables {
+			elsewhere[t] = elsewhere[t] || l.source != b.source
+		}
+	}
 	e.mu.Unlock()
 	for _, table := range tables {
-		may := false
-		for origin := range origins {
+		// Of a relay's log the rows are of origins that have no log here. They are of this source if none but
+		// this one brings the table.
+		was := func(origin string) bool { return gone[origin] || !held[origin] && !elsewhere[table] }
+		may := !elsewhere[table]
+		for origin := range gone {
 			may = may || tx.MayHold(table, origin)
 		}
 		if !may {
@@ -33,16 +48,28 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 		stage := b.stages[table]
 		put := func(g *Record) error { net.add(g); return tx.Put(g) }
 		err := replacing(tx, table, put, func(r *Record) ([]Record, error) {
-			if r.Deleted || !origins[r.Stamp.Origin] {
+			if !was(r.Stamp.Origin) {
 				return nil, nil
 			}
+			now := Record{Schema: r.Schema, Deleted: true}
 			if stage != nil {
-				if _, ok, err := stage.Get(r.Key); err != nil || ok {
-					return nil, err
+				has, ok, err := stage.Get(r.Key)
+				if err != nil || ok && (!gone[r.Stamp.Origin] || has.Stamp.Log() != b.log) {
+					return nil, err // it was written elsewhere, and the newer of the two stays
+				}
+				if ok {
+					now = has
 				}
 			}
-			s := Stamp{max(b.spec.Time, r.Stamp.Time+1), b.log.Origin, b.log.Epoch, Version{Major: b.spec.Major}}
-			return []Record{{Schema: b.schemaOf(table, r.Schema), Key: slices.Clone(r.Key), Stamp: s, Deleted: true}}, nil
+			if now.Deleted {
+				if r.Deleted {
+					return nil, nil
+				}
+				now.Schema = b.schemaOf(table, r.Schema)
+			}
+			now.Key, now.Row = slices.Clone(r.Key), slices.Clone(now.Row)
+			now.Stamp = Stamp{max(b.spec.Time, r.Stamp.Time+1), b.log.Origin, b.log.Epoch, Version{Major: b.spec.Major}}
+			return []Record{now}, nil
 		})
 		if err != nil {
 			return err

@@ -365,6 +365,7 @@ type Node struct {
 type Options struct {
 	Store  store.MemoryOptions
 	Use    engine.Store // in place of a new one
+	Now    func() time.Time
 	Server server.Config
 	// Address to listen at; empty for any port.
 	Address string
@@ -390,7 +391,7 @@ func StartWith(t testing.TB, id string, o Options, edges *client.Edges, sources 
 		o.Use = store.NewMemory(o.Store)
 	}
 	n.Store = o.Use
-	n.Engine = engine.New(engine.Options{NodeID: id, Store: o.Use, Logger: log})
+	n.Engine = engine.New(engine.Options{NodeID: id, Store: o.Use, Logger: log, Now: o.Now})
 	cfg := o.Server
 	if o.Leaf != nil {
 		cfg.Tree = o.Leaf

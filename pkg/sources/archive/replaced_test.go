@@ -162,3 +162,38 @@ func TestReplacedByAnotherOrigin(t *testing.T) {
 		})
 	}
 }
+
+// An archive is taken over by a writer that has stamped its rows before the one that it takes it from, since its clock is
+// behind or it is older: what it has stands all the same, at a node that follows and at its readers, and what it writes
+// from then on.
+func TestReplacedByOlderStamps(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []time.Duration{0, time.Hour} {
+		t.Run(fmt.Sprint(behind), func(t *testing.T) {
+			t.Parallel()
+			next := ft.NewOrigin(100, "t", "u")
+			other := ft.Start(t, "other", ft.Options{Now: func() time.Time { return time.Now().Add(-behind) }}, map[string]engine.SyncSource{"pg": next})
+			ft.Converged(t, next, t1, other)
+			ft.Converged(t, next, t2, other)
+			o, root := served(t, 50)
+			w := exporter(t, root, t.TempDir(), nil)
+			edge := ft.Start(t, "edge", ft.Options{}, map[string]engine.SyncSource{"seed": from(t, w.folder, nil, t1, t2)})
+			reader, _ := ft.Child(t, "reader", nil, edge)
+			o.Write(ft.Change{Table: t1, Key: "k000001", Value: "newer"}, ft.Change{Table: t1, Key: "k000002", Value: "newer"}, ft.Change{Table: t1, Key: "k000003", Gone: true}, ft.Change{Table: t1, Key: "new", Value: "newer"})
+			ft.Converged(t, o, t1, root)
+			w.once(t)
+			all := []*ft.Node{edge, reader}
+			ft.Converged(t, o, t1, all...)
+			w2 := exporter(t, other, w.folder, func(c *export.Config) { c.TakeOver = true })
+			w2.once(t)
+			for i := range 3 {
+				ft.Converged(t, next, t1, all...)
+				ft.Converged(t, next, t2, all...)
+				next.Write(ft.Change{Table: t1, Key: "k000001", Value: fmt.Sprint(i)}, ft.Change{Table: t1, Key: "k000002", Gone: true}, ft.Change{Table: t1, Key: "new", Value: "again"}, ft.Change{Table: t2, Key: "k2", Value: fmt.Sprint(i)})
+				ft.Converged(t, next, t1, other)
+				ft.Converged(t, next, t2, other)
+				w2.once(t)
+			}
+		})
+	}
+}
