@@ -120,8 +120,8 @@ type Manifest struct {
 	Through Vector
 	// Minted are the logs that the writer of the current base has minted.
 	Minted Minted
-	// Together are the tables, this one among them, that the writer of the current base brought to one
-	// vector; nil where not recorded. Another table of the same logs is archived apart.
+	// Together are the tables, this one among them, that the writer brings to one vector; nil where not
+	// recorded. Another table of the same logs is archived apart.
 	Together []engine.TableName
 	Written  time.Time
 	Current  Sum

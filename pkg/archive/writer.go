@@ -332,6 +332,19 @@ func (w *Writer) Diff(ctx context.Context, d Diff) (*Artifact, error) {
 	return art, nil
 }
 
+// Bring says which tables' archives are brought to one vector from now on, this one among them, if those are others than
+// the archive says.
+func (w *Writer) Bring(ctx context.Context, together []engine.TableName) error {
+	if slices.Equal(w.Manifest().Together, together) {
+		return nil
+	}
+	if err := w.takeToWrite(ctx); err != nil {
+		return err
+	}
+	defer w.give()
+	return w.commit(ctx, func(m *Manifest) { m.Together = together })
+}
+
 // Advance says that nothing has changed from Through up to a vector.
 func (w *Writer) Advance(ctx context.Context, to Vector) error {
 	if err := w.takeToWrite(ctx); err != nil {

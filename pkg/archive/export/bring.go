@@ -15,13 +15,19 @@ func (x *Exporter) open(ctx context.Context, t *table) (err error) {
 	if t.fenced != nil {
 		return t.fenced
 	}
-	if t.w == nil {
-		t.w, err = archive.OpenWriter(ctx, archive.WriterConfig{
-			Destination: x.cfg.Destination, Prefix: t.prefix, Table: t.name, Formats: x.cfg.Formats, History: x.cfg.History,
-			ID: x.cfg.ID, TakeOver: x.cfg.TakeOver, Level: x.cfg.Level, Scratch: x.cfg.Scratch, Now: x.cfg.Now,
-		})
+	if t.w != nil {
+		return nil
 	}
-	return err
+	if t.w, err = archive.OpenWriter(ctx, archive.WriterConfig{
+		Destination: x.cfg.Destination, Prefix: t.prefix, Table: t.name, Formats: x.cfg.Formats, History: x.cfg.History,
+		ID: x.cfg.ID, TakeOver: x.cfg.TakeOver, Level: x.cfg.Level, Scratch: x.cfg.Scratch, Now: x.cfg.Now,
+	}); err != nil {
+		return err
+	}
+	// What the archive's readers have is replaced by what this node writes from now on, also where another has written it
+	// with a clock that is ahead.
+	x.cfg.Host.Observe(t.w.Manifest().Through.Time() + 1)
+	return nil
 }
 
 // bring brings the archive of a table to a cut of a view. s, if not nil, is what it lacks.
@@ -52,7 +58,7 @@ func (x *Exporter) lacking(v engine.View, t *table, c cut) *stretch {
 	if needs != "" || through.Equal(c.to) {
 		return nil
 	}
-	if why, later := x.broken(v, through, c.to); why != "" || later {
+	if why, later := x.broken(v, t.name, through, c.to); why != "" || later {
 		return nil
 	}
 	return &stretch{from: through, to: c.to}
@@ -61,9 +67,9 @@ func (x *Exporter) lacking(v engine.View, t *table, c cut) *stretch {
 // write writes what the archive of a table lacks.
 func (x *Exporter) write(ctx context.Context, v engine.View, t *table, c cut, s *stretch, asked bool) error {
 	through, why := t.w.Through()
-	if why == "" {
+	if why == "" && !through.Equal(c.to) {
 		var later bool
-		if why, later = x.broken(v, through, c.to); later {
+		if why, later = x.broken(v, t.name, through, c.to); later {
 			return nil
 		}
 	}
@@ -100,7 +106,7 @@ func (x *Exporter) write(ctx context.Context, v engine.View, t *table, c cut, s 
 
 // broken says why the archive cannot go on from where it is by what the node's logs
 // hold. later is true if the node has yet to come to where the archive is.
-func (x *Exporter) broken(v engine.View, through, to archive.Vector) (why string, later bool) {
+func (x *Exporter) broken(v engine.View, name engine.TableName, through, to archive.Vector) (why string, later bool) {
 	if !through.SameLogs(to) {
 		return fmt.Sprintf("the logs that write it are others: %s, and the archive has %s", to, through), false
 	}
@@ -113,11 +119,20 @@ func (x *Exporter) broken(v engine.View, through, to archive.Vector) (why string
 			return "", true
 		case compare(was.Position, info.Head) > 0:
 			return "", true // a node that was restored, and that has yet to come there again, or to take a new epoch
-		case compare(was.Position, info.Oldest) < 0:
+		case compare(was.Position, info.Oldest) < 0 && !x.lateIn(v, info, name, was.Position):
 			return fmt.Sprintf("log %s holds what follows %s, and the archive is at %s", is.Log, info.Oldest, was.Position), false
 		}
 	}
 	return "", false
+}
+
+// lateIn reports whether a log has of a table no more than up to a place where it begins, so that what follows that
+// place comes in what it holds.
+func (x *Exporter) lateIn(v engine.View, info engine.LogInfo, name engine.TableName, at engine.Position) bool {
+	compare := x.cfg.Host.Comparator(info.ID)
+	behind, known := x.cfg.Host.TrailIn(v, info.ID).At(info.Oldest, compare)
+	r, is := behind[name]
+	return known && is && r.Position != "" && compare(at, r.Position) >= 0
 }
 
 // base writes the state of a table as the next base of its archive.

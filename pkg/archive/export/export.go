@@ -287,7 +287,13 @@ func (x *Exporter) pass(ctx context.Context) (err error) {
 		x.report(StateWaiting, "the node serves none of the tables yet")
 		return nil
 	}
-	errs := x.each(cuts, func(t *table, _ cut) error { return x.open(ctx, t) })
+	errs := x.each(cuts, func(t *table, c cut) error {
+		err := x.open(ctx, t)
+		if err == nil && t.w.Manifest().Generation > 0 {
+			err = t.w.Bring(ctx, c.together) // before any of them moves: what reads them then waits for all
+		}
+		return err
+	})
 	x.ack(cuts) // from here on the logs are needed
 	for some := range slices.Chunk(cuts, routeTables) {
 		lack := map[engine.TableName]*stretch{}
@@ -366,21 +372,26 @@ func (x *Exporter) table(name engine.TableName) *table {
 
 // cut is what a table's archive is to be brought to.
 type cut struct {
-	table    engine.TableName
+	table engine.TableName
+	// to is how far the node has the table: the heads of the logs that write it, but of a carried log the
+	// place that the table is behind at, if it is; see engine.Trail.
 	to       archive.Vector
+	heads    archive.Vector
 	minted   archive.Minted // of those logs
 	together []engine.TableName
 }
 
-// cuts returns the tables to archive, with the heads of the logs that write each.
+// cuts returns the tables to archive, and how far the node has each. One of which it cannot say is left as it is.
 func (x *Exporter) cuts(v engine.View, adverts []engine.Advert) []cut {
-	at := map[engine.TableName][]archive.Cursor{}
+	at, heads := map[engine.TableName][]archive.Cursor{}, map[engine.TableName][]archive.Cursor{}
 	minted := map[engine.TableName]archive.Minted{}
+	unknown := map[engine.TableName]bool{}
 	for _, a := range adverts {
 		info, ok := v.Log(a.Log)
 		if !ok {
 			continue // it has gone since: the next pass sees what has become of it
 		}
+		behind, _ := x.cfg.Host.TrailIn(v, a.Log).Of(a.Tables, info.Head, x.cfg.Host.Comparator(a.Log))
 		c := archive.Cursor{Log: a.Log, Position: info.Head, Time: info.Time, Order: a.Order, CompleteFrom: info.CompleteFrom}
 		is := archive.MintedLog{History: a.History}
 		if a.History != "" {
@@ -392,7 +403,13 @@ func (x *Exporter) cuts(v engine.View, adverts []engine.Advert) []cut {
 			if !x.takes(t) {
 				continue
 			}
-			if at[t] = append(at[t], c); a.History == "" {
+			heads[t] = append(heads[t], c)
+			has := c
+			if r, is := behind[t]; is {
+				has.Position, has.Time = r.Position, r.Time
+				unknown[t] = unknown[t] || r.Position == ""
+			}
+			if at[t] = append(at[t], has); a.History == "" {
 				continue
 			}
 			if minted[t] == nil {
@@ -403,16 +420,20 @@ func (x *Exporter) cuts(v engine.View, adverts []engine.Advert) []cut {
 	}
 	var all []cut
 	for _, info := range v.Tables() {
-		if cs := at[info.Table]; len(cs) > 0 {
-			all = append(all, cut{table: info.Table, to: archive.NewVector(cs...), minted: minted[info.Table]})
+		if cs := at[info.Table]; len(cs) > 0 && !unknown[info.Table] {
+			all = append(all, cut{table: info.Table, to: archive.NewVector(cs...), heads: archive.NewVector(heads[info.Table]...), minted: minted[info.Table]})
 		}
 	}
 	var together []engine.TableName
 	for _, c := range all {
-		together = append(together, c.table)
+		if c.to.Equal(c.heads) {
+			together = append(together, c.table)
+		}
 	}
 	for i := range all {
-		all[i].together = together
+		if all[i].together = together; !all[i].to.Equal(all[i].heads) {
+			all[i].together = []engine.TableName{all[i].table} // the others are elsewhere
+		}
 	}
 	return all
 }
@@ -425,10 +446,10 @@ func (x *Exporter) ack(cuts []cut) {
 		if t := x.tables[c.table]; t.w != nil {
 			at, _ = t.w.Through()
 		}
-		for _, cur := range c.to {
+		for _, cur := range c.heads {
 			has, ok := at.Cursor(cur.Log)
-			if !ok {
-				has = cur // where its base will be
+			if !ok || at.Equal(c.to) {
+				has = cur // where its base will be, or up to where the log has nothing more of it
 			}
 			if low, ok := floor[cur.Log]; !ok || x.cfg.Host.Comparator(cur.Log)(has.Position, low) < 0 {
 				floor[cur.Log] = has.Position

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/tributary-dev/tributary/pkg/archive"
@@ -32,6 +33,7 @@ type stretch struct {
 
 	// Of the log that is being read.
 	begin   engine.Position // where it begins there
+	end     archive.Cursor  // and ends: before the log's head, of a table that is behind
 	reached bool            // the log has passed begin
 	at      engine.Position // of the last transaction that is recorded
 	head    []byte
@@ -67,19 +69,25 @@ func (x *Exporter) route(ctx context.Context, v engine.View, all map[engine.Tabl
 
 func (x *Exporter) routeLog(ctx context.Context, v engine.View, log engine.LogID, of map[engine.TableName]*stretch) error {
 	compare := x.cfg.Host.Comparator(log)
-	var from, to engine.Position
-	first := true
+	info, ok := v.Log(log)
+	if !ok {
+		return fmt.Errorf("log %s has gone", log)
+	}
+	from := info.Head
 	for _, s := range of {
 		begin, _ := s.from.Cursor(log)
-		end, _ := s.to.Cursor(log)
-		s.begin, s.reached, s.at, to = begin.Position, false, "", end.Position // the log's head in the view
-		if first || compare(s.begin, from) < 0 {
-			from, first = s.begin, false
+		s.begin, s.reached, s.at = begin.Position, false, ""
+		s.end, _ = s.to.Cursor(log)
+		if compare(s.begin, from) < 0 {
+			from = s.begin
 		}
+	}
+	if compare(from, info.Oldest) < 0 {
+		from = info.Oldest // there is nothing before that of a table that is behind: see lateIn
 	}
 	var schema *engine.Schema
 	var s *stretch // of schema's table
-	return blocks(ctx, v, log, from, to, func(b *engine.Block) error {
+	return blocks(ctx, v, log, from, info.Head, func(b *engine.Block) error {
 		r := b.Reader(log, v.Schema)
 		for r.Next() {
 			if r.IsBegin {
@@ -98,7 +106,14 @@ func (x *Exporter) routeLog(ctx context.Context, v engine.View, log engine.LogID
 				}
 				s.reached = true
 			}
-			if err := s.add(log, &r.Begin, &r.Change); err != nil {
+			if compare(s.begin, s.end.Position) == 0 {
+				continue // the archive has all that the log has of the table, though it came late
+			}
+			tx := r.Begin
+			if compare(tx.Position, s.end.Position) > 0 {
+				tx.Position, tx.Time = s.end.Position, s.end.Time // it came late, and the log has no more of the table than up to there
+			}
+			if err := s.add(log, &tx, &r.Change); err != nil {
 				return err
 			}
 		}
