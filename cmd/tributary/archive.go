@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -317,7 +318,7 @@ type moment struct {
 
 func (m *moment) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&m.at, "at", nil, "as of a position, such as 0/1A2B3C8; where there are several logs as ORIGIN@EPOCH=POSITION, once for each")
-	f.StringVar(&m.time, "time", "", "as of a time, such as 2026-03-01T12:00:00Z")
+	f.StringVar(&m.time, "time", "", "as of a time, such as 2026-03-01T12:00:00Z or 2026-03-01T12:00:00+02:00; in UTC where it names no zone")
 }
 
 // of reads the moment, whose positions are of the archive's logs.
@@ -356,6 +357,9 @@ func (m *moment) of(f *found) (out archive.AsOf, err error) {
 		}
 		if !named {
 			position = text
+		}
+		if _, err := engine.ParseLSN(engine.Position(position)); err != nil && cmp.Or(at.Order, "lsn") == "lsn" {
+			return out, usage("--at %s: %q is no position of log %s, which is at %s", text, position, at.Log, at.Position)
 		}
 		at.Position, at.Time, at.CompleteFrom = engine.Position(position), 0, 0
 		out.At = append(out.At, at)

@@ -187,6 +187,7 @@ func TestArchive(t *testing.T) {
 				t.Errorf("diff with itself: %q", out)
 			}
 			badly(t, 2, "say what to compare", with("diff", at, "-t", "t")...)
+			badly(t, 2, `"yesterday" is no position of log`, with("cat", at, "-t", "t", "--at", "yesterday")...)
 			if out := well(t, with("cat", at, "-t", "t", "--time", before)...); strings.Count(out, "\n") != 5000 || strings.Contains(out, "5001") {
 				t.Errorf("cat as of a time: %d rows", strings.Count(out, "\n"))
 			}

@@ -112,7 +112,7 @@ func archiveDiffCommand() *cobra.Command {
 		Short: "Compare two archives of a table, or two moments of one",
 		Long: `diff compares the rows of a table in two archives, by their keys: + is only in the
 second, - only in the first, ~ differs. With one location it compares two moments of that
-archive. It ends with 1 if there is a difference, and with 2 if it could not compare.`,
+archive. It ends with 3 if there is a difference, and with 1 if it could not compare.`,
 		Example: `  tributary archive diff /var/lib/archive s3://backups/prod --table public.orders
   tributary archive diff s3://backups/prod -t orders --from-time 2026-03-01T00:00:00Z --time 2026-03-02T00:00:00Z`,
 		Args: cobra.RangeArgs(1, 2),

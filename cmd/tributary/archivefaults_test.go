@@ -1,14 +1,18 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tributary-dev/tributary/internal/testpg"
 	"github.com/tributary-dev/tributary/internal/tests3"
+	"github.com/tributary-dev/tributary/pkg/archive"
+	"github.com/tributary-dev/tributary/pkg/archive/dest/local"
 )
 
 // An export that does not follow ends where it cannot write, and leaves nothing in the
@@ -152,4 +156,56 @@ func TestArchiveRestoreReferences(t *testing.T) {
 	same(t, from, to, "z")
 	// What PostgreSQL says in full.
 	badly(t, 1, `Table "m" references "z"`, "archive", "restore", at, "-t", "z", "--to", to.ConnString, "--force")
+}
+
+// What is compacted is gone on with as before: exports of the tables go on in one log, and say which they bring to one place.
+func TestArchiveCompactedGoesOn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs PostgreSQL")
+	}
+	t.Parallel()
+	db := testpg.NewDB(t)
+	db.Exec(t, `CREATE TABLE a (a int PRIMARY KEY)`, `CREATE TABLE b (a int PRIMARY KEY)`, `INSERT INTO a VALUES (1)`)
+	at := t.TempDir()
+	read := func(table string) *archive.Manifest {
+		t.Helper()
+		d, err := local.New(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := openFound(t.Context(), d, "public."+table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.manifest
+	}
+	well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a", "-t", "b")
+	was := read("a")
+	well(t, "archive", "compact", at, "-t", "a", "--force")
+	now := read("a")
+	if now.Generation != was.Generation+1 || !maps.Equal(now.Minted, was.Minted) || !slices.Equal(now.Together, was.Together) || len(was.Minted) != 1 || len(was.Together) != 2 {
+		t.Errorf("minted %v and together with %v before it was compacted, and %v and %v after that", was.Minted, was.Together, now.Minted, now.Together)
+	}
+	well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a")
+	if x, y := read("a").Through[0].Log, read("b").Through[0].Log; x != y {
+		t.Errorf("the log is %s in one archive, and %s in the other", x, y)
+	}
+	badly(t, 2, "-o yaml is not known", "archive", "ls", at, "-o", "yaml")
+	badly(t, 2, "say what stays", "archive", "prune", at, "--keep", "-1", "--older-than", "1h")
+}
+
+// Two archives are not restored into one table: one of them would be left out.
+func TestArchiveRestoreTwo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs PostgreSQL")
+	}
+	t.Parallel()
+	db := testpg.NewDB(t)
+	db.Exec(t, `CREATE TABLE a (a int PRIMARY KEY)`, `CREATE SCHEMA other`, `CREATE TABLE other.a (a int PRIMARY KEY)`, `INSERT INTO a VALUES (1)`, `INSERT INTO other.a VALUES (2)`)
+	at := t.TempDir()
+	well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a", "-t", "other.a")
+	badly(t, 2, `would both be restored into table "both"."a"`, "archive", "restore", at, "--all", "--schema", "both", "--create", "--to", db.ConnString)
+	well(t, "archive", "restore", at, "-t", "other.a", "--schema", "both", "--create", "--to", db.ConnString)
+	well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a", "--key-prefix", "more")
+	badly(t, 2, "give the location of one", "archive", "restore", at, "--all", "--force", "--to", db.ConnString)
 }

@@ -17,8 +17,8 @@ func archiveVerifyCommand() *cobra.Command {
 		Use:   "verify LOCATION",
 		Short: "Read archives whole, and say what is damaged or missing",
 		Long: `verify reads every artifact and checks every checksum, count and chain. What is
-damaged is named with its object and offset. It ends with 1 if anything is, and with 2 if
-it could not look.`,
+damaged is named with its object and offset. It ends with 3 if anything is, or if there is
+no base to restore from, and with 1 if it could not look.`,
 		Example: `  tributary archive verify /var/lib/archive
   tributary archive verify s3://backups/prod --table public.orders`,
 		Args: cobra.ExactArgs(1),
@@ -118,16 +118,17 @@ func archivePruneCommand() *cobra.Command {
 	var k keeper
 	var r archive.Retention
 	c := &cobra.Command{
-		Use:   "prune LOCATION (--keep N | --older-than DURATION)",
+		Use:   "prune LOCATION [--keep N] [--older-than DURATION]",
 		Short: "Take away old generations of archives, and what failed attempts have left",
 		Long: `prune takes away generations: a base with the diffs that follow it. The newest stays,
 whatever is asked for, so that there is always a chain that can be restored. Objects
-that no manifest lists go too once they are older than --grace.`,
+that no manifest lists go too once they are older than --grace. With both --keep and
+--older-than, what either of them keeps stays.`,
 		Example: `  tributary archive prune s3://backups/prod --keep 3
   tributary archive prune /var/lib/archive --table public.orders --older-than 720h`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if r.Generations <= 0 && r.Age <= 0 {
+			if r.Generations < 0 || r.Age < 0 || r.Grace < 0 || r.Generations == 0 && r.Age == 0 {
 				return usage("say what stays: --keep with a number of generations, or --older-than with a duration such as 720h")
 			}
 			all, err := k.every(c.Context(), args[0])
@@ -149,7 +150,7 @@ that no manifest lists go too once they are older than --grace.`,
 		},
 	}
 	k.flags(c)
-	c.Flags().IntVar(&r.Generations, "keep", 0, "how many generations stay")
+	c.Flags().IntVar(&r.Generations, "keep", 0, "how many generations stay, the newest")
 	c.Flags().DurationVar(&r.Age, "older-than", 0, "generations that ended longer ago than this go")
 	c.Flags().DurationVar(&r.Grace, "grace", archive.DefaultGrace, "how old an object is that nothing lists before it goes; longer than an upload takes")
 	return c
@@ -200,7 +201,11 @@ func (k *keeper) compact(c *cobra.Command, f *found, keep int) error {
 	if needs != "" {
 		return fmt.Errorf("the archive of %s cannot be compacted: %s", f.manifest.Table, needs)
 	}
-	base, err := w.Base(ctx, archive.Base{At: through, Schemas: fold.Schemas(), Truncates: fold.Truncates(), Continues: true, Reason: "compacted", Rows: fold.Rows})
+	m := w.Manifest()
+	base, err := w.Base(ctx, archive.Base{
+		At: through, Schemas: fold.Schemas(), Truncates: fold.Truncates(), Continues: true, Reason: "compacted", Rows: fold.Rows,
+		Minted: m.Minted, Together: m.Together, // its writer goes on with the log, and brings it together with others
+	})
 	if err != nil {
 		return err
 	}

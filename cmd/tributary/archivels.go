@@ -31,7 +31,7 @@ the artifacts: bases, and the diffs between.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return fmt.Errorf("-o %s is not known: leave it out for a table, or use -o json", output)
+				return usage("-o %s is not known: leave it out for a table, or use -o json", output)
 			}
 			all, unread, err := w.look(c.Context(), args[0])
 			if err != nil {

@@ -73,6 +73,14 @@ func (r *restore) run(c *cobra.Command, location string) error {
 	if err != nil {
 		return err
 	}
+	into := map[engine.TableName]*found{}
+	for _, f := range tables {
+		t := r.target(f)
+		if other := into[t]; other != nil {
+			return usage("the archives %s and %s would both be restored into table %s: give the location of one, or name its table by --table", other.where(), f.where(), pgsession.QuoteTable(t.Schema, t.Name))
+		}
+		into[t] = f
+	}
 	conn, err := pgconn.Connect(ctx, r.to)
 	if err != nil {
 		return fmt.Errorf("cannot connect to the database to restore into: %w", err)

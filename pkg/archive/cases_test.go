@@ -522,7 +522,7 @@ func TestRetention(t *testing.T) {
 	for _, c := range []struct {
 		r    Retention
 		want int
-	}{{Retention{}, 5}, {Retention{Generations: 4}, 4}, {Retention{Age: 3*time.Hour + time.Minute}, 3}, {Retention{Age: time.Minute}, 1}} {
+	}{{Retention{}, 5}, {Retention{Generations: 4}, 4}, {Retention{Generations: 1, Age: 3*time.Hour + time.Minute}, 3}, {Retention{Age: 3*time.Hour + time.Minute}, 3}, {Retention{Generations: 2, Age: time.Minute}, 2}, {Retention{Age: time.Minute}, 1}} {
 		if _, err := w.Prune(ctx, c.r); err != nil {
 			t.Fatal(err)
 		}
@@ -532,6 +532,51 @@ func TestRetention(t *testing.T) {
 	}
 	if got, _ := mustFold(t, reader(t, d), AsOf{}); got != s.model(14).String() {
 		t.Error("what is left is not the head")
+	}
+}
+
+// What a writer prunes while the archive is verified is not missed.
+func TestVerifyWhilePruned(t *testing.T) {
+	t.Parallel()
+	s, d := longStory(20), folder(t)
+	w := openWriter(t, d)
+	for n := range 3 {
+		mustBase(t, w, s.base(3*n))
+		mustDiff(t, w, s.diff(3*n, 3*n+2))
+	}
+	rep, err := reader(t, d).Verify(t.Context(), func(done, _ int) {
+		if done == 1 {
+			if _, err := w.Prune(t.Context(), Retention{Generations: 1}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil || len(rep.Problems) > 0 || rep.Artifacts != 3 {
+		t.Errorf("%v: %d artifacts, %v", err, rep.Artifacts, rep.Problems)
+	}
+}
+
+// An export goes on with a log only if all of its archives say what was minted, in whatever order they are found.
+func TestKnown(t *testing.T) {
+	t.Parallel()
+	log, older := engine.LogID{Origin: "x#from", Epoch: 2}, engine.LogID{Origin: "x#from", Epoch: 1}
+	at := func(log engine.LogID, p engine.Position, minted Minted) *Manifest {
+		return &Manifest{Through: NewVector(Cursor{Log: log, Position: p}), Minted: minted}
+	}
+	a := at(log, "0/10", Minted{log.String(): {History: "h", Schemas: 3}})
+	b := at(log, "0/20", Minted{log.String(): {History: "h", Schemas: 2}})
+	none, old := at(log, "0/10", nil), at(older, "0/90", nil)
+	for _, c := range []struct {
+		all  []*Manifest
+		want string
+	}{
+		{[]*Manifest{a, b}, "h"}, {[]*Manifest{b, a}, "h"}, {[]*Manifest{old, a, b}, "h"}, {[]*Manifest{a, old, b}, "h"},
+		{[]*Manifest{a, none}, ""}, {[]*Manifest{none, a}, ""}, {[]*Manifest{old, none, b}, ""},
+	} {
+		k := Known("x#from", nil, c.all...)
+		if k.History != c.want || k.Log != log || c.want != "" && (k.Schemas != 3 || k.At != "0/20") {
+			t.Errorf("%d archives: %+v", len(c.all), k)
+		}
 	}
 }
 

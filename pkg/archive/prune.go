@@ -12,10 +12,10 @@ import (
 	"github.com/tributary-dev/tributary/pkg/archive/dest"
 )
 
-// Retention says which generations go. The newest stays, whatever it says. What is
-// zero does not count.
+// Retention says which generations stay: those that either bound keeps. The newest stays,
+// whatever it says. A bound that is zero keeps nothing; without any, all stay.
 type Retention struct {
-	Generations int           // how many stay
+	Generations int           // how many stay, the newest
 	Age         time.Duration // how long ago a generation may have ended, to stay
 	// Grace is how old an object is that no manifest lists before it is taken for a
 	// leftover; DefaultGrace when 0. It must be longer than an upload takes.
@@ -115,7 +115,8 @@ func (m *Manifest) keep(r Retention, now time.Time) uint64 {
 	slices.SortFunc(all, func(a, b uint64) int { return cmp.Compare(b, a) }) // newest first
 	keep := m.Generation
 	for i, g := range all {
-		if g != m.Generation && (r.Generations > 0 && i >= r.Generations || r.Age > 0 && now.Sub(ended[g]) > r.Age) {
+		kept := r.Generations <= 0 && r.Age <= 0 || i < r.Generations || r.Age > 0 && now.Sub(ended[g]) <= r.Age
+		if g != m.Generation && !kept {
 			break
 		}
 		keep = min(keep, g)

@@ -51,6 +51,14 @@ func (r *Reader) Verify(ctx context.Context, progress func(done, of int)) (*Repo
 				return rep, ctx.Err()
 			}
 			if errors.Is(err, dest.ErrNotExist) {
+				pruned, merr := r.pruned(ctx, a)
+				if merr != nil {
+					return rep, merr
+				}
+				if pruned {
+					whole = false
+					continue
+				}
 				err = &CorruptError{Key: r.prefix + f.Key, Where: r.dest.Describe(), Offset: -1, Why: fmt.Sprintf("the manifest lists it, and it is not there: the %s up to %s", a.Kind, a.To)}
 			} else if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) {
 				return rep, err
@@ -79,6 +87,15 @@ func (r *Reader) Verify(ctx context.Context, progress func(done, of int)) (*Repo
 		}
 	}
 	return rep, nil
+}
+
+// pruned reports whether the archive has come to list an artifact no more: then it is not missed.
+func (r *Reader) pruned(ctx context.Context, a *Artifact) (bool, error) {
+	m, err := r.Manifest(ctx)
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(m.Artifacts, func(have Artifact) bool { return have.ID == a.ID }), nil
 }
 
 // verify reads a file of an artifact, in bounded memory.
