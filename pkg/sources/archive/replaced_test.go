@@ -197,3 +197,60 @@ func TestReplacedByOlderStamps(t *testing.T) {
 		})
 	}
 }
+
+// The archive of a relay, whose rows have the stamps of those that wrote them, is taken over by another relay: rows that
+// this one does not have go, and those that it has stay as they are.
+func TestReplacedByAnotherRelay(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	d, err := local.New(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := engine.LogID{Origin: "leaf#db", Epoch: 1}
+	schema := &engine.Schema{ID: 1, Table: t1, Columns: []engine.Column{{Name: "id", Number: 1, TypeName: "text", Key: true}, {Name: "v", Number: 2, TypeName: "text"}}}
+	write := func(relay string, epoch engine.Epoch, time engine.Time, keys ...string) {
+		t.Helper()
+		w, err := archive.OpenWriter(t.Context(), archive.WriterConfig{Destination: d, Prefix: prefix(t1), Table: t1, ID: relay, TakeOver: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := archive.NewVector(archive.Cursor{Log: engine.LogID{Origin: relay, Epoch: epoch}, Position: "7", Order: "number", Time: time})
+		_, err = w.Base(t.Context(), archive.Base{At: at, Schemas: archive.Schemas{leaf: {schema}}, Rows: func(emit func(*engine.Record) error) error {
+			for i, k := range keys {
+				row := engine.AppendValue(engine.AppendValue(engine.AppendRowHeader(nil, 1, 2), k), "of "+k)
+				r := &engine.Record{Schema: schema, Key: engine.AppendKeyValue(nil, k), Row: row, Stamp: engine.Stamp{Time: engine.Time(100 + i), Origin: leaf.Origin, Epoch: leaf.Epoch}}
+				if err := emit(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one#relay", 5, 1000, "a", "b", "c")
+	edge := ft.Start(t, "edge", ft.Options{}, map[string]engine.SyncSource{"seed": from(t, folder, nil, t1)})
+	reader, _ := ft.Child(t, "reader", nil, edge)
+	has := func(want ...string) {
+		t.Helper()
+		ft.Eventually(t, 30*time.Second, func() error {
+			for _, n := range []*ft.Node{edge, reader} {
+				rows := n.Rows(t1)
+				for _, k := range want {
+					if rows[k] != "of "+k {
+						return fmt.Errorf("node %s has %v", n.ID, rows)
+					}
+				}
+				if len(rows) != len(want) {
+					return fmt.Errorf("node %s has %v", n.ID, rows)
+				}
+			}
+			return nil
+		})
+	}
+	has("a", "b", "c")
+	write("two#relay", 9, 2000, "a", "c", "d")
+	has("a", "c", "d")
+}
