@@ -6,8 +6,8 @@ import "slices"
 // rows of the log that there was are in nobody's hands then: those that the new one has not are gone.
 
 // replace removes the rows of the logs in whose place the baseline comes that the baseline lacks, and puts those that it
-// has in the place of newer ones of those logs. Both get stamps of the baseline's log that are above what was there, by
-// which all that read it learn of them.
+// has in the place of newer ones of those logs. Both get stamps above what was there, of the baseline's log if the row was
+// of one of those, by which all that read it learn of them.
 func (b *baseline) replace(tx Tx, net *netChanges) error {
 	e := b.source.engine
 	gone, held := map[string]bool{}, map[string]bool{}
@@ -68,6 +68,11 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 				now.Schema = b.schemaOf(table, r.Schema)
 			}
 			now.Key, now.Row = slices.Clone(r.Key), slices.Clone(now.Row)
+			if !gone[r.Stamp.Origin] { // right after what its own log wrote: the log in place has no schema of it
+				now.Schema, now.Stamp = r.Schema, r.Stamp
+				now.Stamp.Version.Minor++
+				return []Record{now}, nil
+			}
 			now.Stamp = Stamp{max(b.spec.Time, r.Stamp.Time+1), b.log.Origin, b.log.Epoch, Version{Major: b.spec.Major}}
 			return []Record{now}, nil
 		})

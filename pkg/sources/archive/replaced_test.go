@@ -240,11 +240,11 @@ func TestReplacedByAnotherRelay(t *testing.T) {
 				rows := n.Rows(t1)
 				for _, k := range want {
 					if rows[k] != "of "+k {
-						return fmt.Errorf("node %s has %v", n.ID, rows)
+						return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
 					}
 				}
 				if len(rows) != len(want) {
-					return fmt.Errorf("node %s has %v", n.ID, rows)
+					return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
 				}
 			}
 			return nil
