@@ -310,7 +310,7 @@ func (n *node) archiveSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 		return nil, err
 	}
 	c := archivesource.Config{
-		Name: s.Name, Follow: a.Follow, Poll: a.PollInterval, StatePath: a.StatePath, Compare: engine.Comparators[a.Comparator], Logger: n.log,
+		Name: s.Name, Follow: a.Follow, Poll: a.PollInterval, Compare: engine.Comparators[a.Comparator], Logger: n.log,
 	}
 	for _, t := range a.Tables {
 		name := engine.TableName{Schema: t.Schema, Name: t.Name}
@@ -318,7 +318,7 @@ func (n *node) archiveSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.Tables = append(c.Tables, archivesource.Table{Name: name, Reader: r})
+		c.Tables = append(c.Tables, archivesource.Table{Name: name, Reader: r, StatePath: a.StateFile(t)})
 	}
 	return archivesource.New(c)
 }

@@ -140,13 +140,13 @@ type ArchiveRetention struct {
 type ArchiveSource struct {
 	ArchiveStore `yaml:",inline"`
 	Tables       []Table `yaml:"tables"`
-	// Group: as for Archive; each table has a state file of its own too.
+	// Group: as for Archive.
 	Group bool `yaml:"group,omitempty"`
 	// Follow goes on with what is added to the archive, looking every PollInterval.
 	Follow       bool          `yaml:"follow,omitempty"`
 	PollInterval time.Duration `yaml:"pollInterval,omitempty"`
-	// StatePath is the file in which the source keeps how far it is. Without it, and
-	// with a store in memory, a start begins with the base.
+	// StatePath is a file that says how far a store on disk has taken the archive in, for people and for tools; with
+	// Group each table has one, whose name ends in a dot and schema.table. The node itself goes on from its store.
 	StatePath string `yaml:"statePath,omitempty"`
 	// Comparator is the order of positions that do not say theirs.
 	Comparator string `yaml:"comparator"`

@@ -43,6 +43,8 @@ import (
 type Table struct {
 	Name   engine.TableName
 	Reader *archive.Reader
+	// StatePath is, of the logs of this table alone, what Config.StatePath is of all. Empty for none.
+	StatePath string
 }
 
 // Config describes a source. Name and Tables are required.
@@ -70,14 +72,16 @@ type Source struct {
 	env engine.Env
 	// at is how far each table was taken in; nil until it is known, in each life of the source. It is the cursor of
 	// its logs, unless the archives have no position in common.
-	at          []archive.Vector
-	had         []engine.LogID   // the logs that the node had when it was last followed
-	stateFolder dest.Destination // of the state file; nil: opened when it is written
+	at  []archive.Vector
+	had []engine.LogID // the logs that the node had when it was last followed
 
-	mu     sync.Mutex
-	acked  map[engine.LogID]engine.Cursor
-	orders map[engine.LogID]engine.Comparator
-	resume chan struct{} // closed by Resume; nil if not paused
+	mu      sync.Mutex
+	acked   map[engine.LogID]engine.Cursor
+	orders  map[engine.LogID]engine.Comparator
+	tables  map[engine.LogID][]engine.TableName
+	folders map[string]dest.Destination // of the state files that were written
+	saved   map[string]string           // what was written to each
+	resume  chan struct{}               // closed by Resume; nil if not paused
 }
 
 var _ engine.SyncSource = (*Source)(nil)
@@ -94,8 +98,13 @@ func New(c Config) (*Source, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	s := &Source{cfg: c, acked: map[engine.LogID]engine.Cursor{}, orders: map[engine.LogID]engine.Comparator{}}
-	return s, s.load()
+	s := &Source{cfg: c, acked: map[engine.LogID]engine.Cursor{}, orders: map[engine.LogID]engine.Comparator{},
+		tables: map[engine.LogID][]engine.TableName{}, folders: map[string]dest.Destination{}, saved: map[string]string{}}
+	err := s.load(c.StatePath)
+	for _, t := range c.Tables {
+		err = errors.Join(err, s.load(t.StatePath))
+	}
+	return s, err
 }
 
 // Init reads the manifests.
@@ -382,7 +391,7 @@ func (s *Source) compare(c archive.Cursor) engine.Comparator {
 func (s *Source) carry(sink engine.Sink, c archive.Cursor, tables []engine.TableName) error {
 	node, _, _ := strings.Cut(c.Log.Origin, "#")
 	s.mu.Lock()
-	s.orders[c.Log] = s.compare(c)
+	s.orders[c.Log], s.tables[c.Log] = s.compare(c), tables
 	s.mu.Unlock()
 	return sink.Carry(c.Log, s.compare(c), []string{node}, tables)
 }
@@ -395,7 +404,7 @@ func (s *Source) order(log engine.LogID) engine.Comparator {
 	return s.cfg.Compare
 }
 
-// Ack notes how far the node has got. The state file is written by what is durable.
+// Ack notes how far the node has got. State files are written by what is durable.
 func (s *Source) Ack(c engine.Cursor, durable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -403,10 +412,15 @@ func (s *Source) Ack(c engine.Cursor, durable bool) {
 		return
 	}
 	s.acked[c.Log] = c
-	if durable && s.cfg.StatePath != "" {
-		if err := s.save(); err != nil {
-			s.cfg.Logger.Warn("the state file of a source could not be written", "source", s.cfg.Name, "error", err)
-		}
+	if !durable {
+		return
+	}
+	err := s.save(s.cfg.StatePath, nil)
+	for _, t := range s.cfg.Tables {
+		err = errors.Join(err, s.save(t.StatePath, &t.Name))
+	}
+	if err != nil {
+		s.cfg.Logger.Warn("the state file of a source could not be written", "source", s.cfg.Name, "error", err)
 	}
 }
 
@@ -490,12 +504,12 @@ type stateLog struct {
 	Time     uint64 `json:"time"`
 }
 
-// load reads the state file, if there is one.
-func (s *Source) load() error {
-	if s.cfg.StatePath == "" {
+// load reads a state file, if there is one.
+func (s *Source) load(path string) error {
+	if path == "" {
 		return nil
 	}
-	b, err := os.ReadFile(s.cfg.StatePath)
+	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -504,7 +518,7 @@ func (s *Source) load() error {
 		err = json.Unmarshal(b, &f)
 	}
 	if err != nil {
-		return fmt.Errorf("source %s: the state file %s cannot be read: %w; delete it to do without", s.cfg.Name, s.cfg.StatePath, err)
+		return fmt.Errorf("source %s: the state file %s cannot be read: %w; delete it to do without", s.cfg.Name, path, err)
 	}
 	for _, l := range f.Logs {
 		id := engine.LogID{Origin: l.Origin, Epoch: engine.Epoch(l.Epoch)}
@@ -513,25 +527,32 @@ func (s *Source) load() error {
 	return nil
 }
 
-// save replaces the state file. Callers hold s.mu.
-func (s *Source) save() error {
+// save replaces a state file: of all logs, or of those of a table. Callers hold s.mu.
+func (s *Source) save(path string, of *engine.TableName) error {
+	if path == "" {
+		return nil
+	}
 	var f stateFile
 	for log, c := range s.acked {
-		f.Logs = append(f.Logs, stateLog{log.Origin, uint64(log.Epoch), string(c.Position), uint64(c.Time)})
+		if of == nil || slices.Contains(s.tables[log], *of) {
+			f.Logs = append(f.Logs, stateLog{log.Origin, uint64(log.Epoch), string(c.Position), uint64(c.Time)})
+		}
 	}
 	slices.SortFunc(f.Logs, func(a, b stateLog) int {
 		return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Epoch, b.Epoch))
 	})
 	b, err := json.MarshalIndent(f, "", "  ")
-	if err != nil {
+	if err != nil || s.saved[path] == string(b) || of != nil && len(f.Logs) == 0 {
 		return err
 	}
-	if s.stateFolder == nil {
-		if s.stateFolder, err = local.New(filepath.Dir(s.cfg.StatePath)); err != nil {
+	d := s.folders[filepath.Dir(path)]
+	if d == nil {
+		if d, err = local.New(filepath.Dir(path)); err != nil {
 			return err
 		}
+		s.folders[filepath.Dir(path)] = d
 	}
-	w, err := s.stateFolder.Create(context.Background(), filepath.Base(s.cfg.StatePath))
+	w, err := d.Create(context.Background(), filepath.Base(path))
 	if err != nil {
 		return err
 	}
@@ -539,5 +560,9 @@ func (s *Source) save() error {
 	if _, err := w.Write(append(b, '\n')); err != nil {
 		return err
 	}
-	return w.Commit()
+	if err := w.Commit(); err != nil {
+		return err
+	}
+	s.saved[path] = string(b)
+	return nil
 }

@@ -362,6 +362,26 @@ func TestResume(t *testing.T) {
 		}
 		return nil
 	})
+	edge.Stop()
+	// Each table can have a file of its own.
+	each := func(c *source.Config) {
+		for i := range c.Tables {
+			c.Tables[i].StatePath = state + "." + c.Tables[i].Name.Name
+		}
+	}
+	edge = ft.Start(t, "edge", ft.Options{Use: ft.Durable(t)}, map[string]engine.SyncSource{"seed": from(t, w.folder, each, t1, t2)})
+	ft.Converged(t, o, t1, edge)
+	ft.Eventually(t, 30*time.Second, func() error {
+		for _, of := range []engine.TableName{t1, t2} {
+			if b, err := os.ReadFile(state + "." + of.Name); err != nil || !strings.Contains(string(b), string(last)) {
+				return fmt.Errorf("%s: %s, %v", of, b, err)
+			}
+		}
+		return nil
+	})
+	if got := from(t, w.folder, each, t1, t2).LastAckedPosition(log); got != last {
+		t.Errorf("the state files say %s, and not %s", got, last)
+	}
 	if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
