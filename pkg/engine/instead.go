@@ -12,7 +12,7 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 	e := b.source.engine
 	gone, held := map[string]bool{}, map[string]bool{}
 	tables := slices.Clone(b.spec.Tables)
-	elsewhere := map[TableName]bool{} // tables that other sources bring too
+	elsewhere := map[TableName]bool{} // tables that other logs bring too
 	e.mu.Lock()
 	for _, log := range b.spec.Instead {
 		gone[log.Origin] = true
@@ -30,13 +30,13 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 		}
 		held[log.Origin] = true
 		for _, t := range l.tables {
-			elsewhere[t] = elsewhere[t] || l.source != b.source
+			elsewhere[t] = elsewhere[t] || log != b.log
 		}
 	}
 	e.mu.Unlock()
 	for _, table := range tables {
-		// Of a relay's log the rows are of origins that have no log here. They are of this source if none but
-		// this one brings the table.
+		// Of a relay's log the rows are of origins that have no log here. They are of the logs that there were if no
+		// other brings the table.
 		was := func(origin string) bool { return gone[origin] || !held[origin] && !elsewhere[table] }
 		may := !elsewhere[table]
 		for origin := range gone {
