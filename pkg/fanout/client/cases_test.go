@@ -385,9 +385,12 @@ func TestCaseR13(t *testing.T) {
 			}
 			shows(n, "bad", "0")
 			ft.Eventually(t, 30*time.Second, held)
-			if st := n.Engine.Status().Sources[0]; !strings.Contains(st.Message, string(at)) {
-				t.Errorf("the source says %q: %q", st.Reason, st.Message)
-			}
+			ft.Eventually(t, 30*time.Second, func() error { // while it is asked for again nothing is held
+				if st := n.Engine.Status().Sources[0]; !strings.Contains(st.Message, string(at)) {
+					return fmt.Errorf("the source says %q: %q", st.Reason, st.Message)
+				}
+				return nil
+			})
 			s.spoilt.Store(false)
 			bad.Put("bad", "2")
 			shows(n, "bad", "2")
