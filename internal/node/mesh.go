@@ -105,6 +105,18 @@ func (m *meshed) rewire(w *nodeconfig.WiredSource) {
 	m.source.SetPeers(peers, client.Policy{UnhealthyAfter: w.Policy.UnhealthyAfter, RecoverAfter: w.Policy.RecoverAfter})
 }
 
+// messageOf says why a peer is not read: the last attempt has failed, or it offers what is
+// not taken.
+func messageOf(p client.PeerState) string {
+	switch n := len(p.Refused); {
+	case p.Error != "" || n == 0:
+		return p.Error
+	case n > 1:
+		return fmt.Sprintf("%s; and %d more logs", p.Refused[0].Reason, n-1)
+	}
+	return p.Refused[0].Reason
+}
+
 // status fills in what a mesh source adds to a source's status.
 func (m *meshed) status(d *nodeconfig.SourceStatus) {
 	st := m.source.Status()
@@ -114,13 +126,7 @@ func (m *meshed) status(d *nodeconfig.SourceStatus) {
 		logs[l.Peer]++
 	}
 	for _, p := range st.Peers {
-		ps := nodeconfig.PeerStatus{ID: p.ID, Address: p.Address, Connected: p.Connected, Dialled: p.Dialled, Since: p.Since, Message: p.Error, Logs: logs[p.ID]}
-		if ps.Message == "" && len(p.Refused) > 0 {
-			ps.Message = p.Refused[0].Reason
-			if n := len(p.Refused); n > 1 {
-				ps.Message += fmt.Sprintf("; and %d more logs", n-1)
-			}
-		}
+		ps := nodeconfig.PeerStatus{ID: p.ID, Address: p.Address, Connected: p.Connected, Dialled: p.Dialled, Since: p.Since, Message: messageOf(p), Logs: logs[p.ID]}
 		d.Peers = append(d.Peers, ps)
 	}
 }

@@ -178,7 +178,7 @@ func (n *node) childrenSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 		Witness: func(peer string, e engine.Epoch, t engine.Time) { n.engine.Witness(peer, e, t) },
 	}
 	if r := n.relay; r != nil {
-		cfg.Above = r.Acks
+		cfg.Above, cfg.Upward = r.Acks, r.Above
 		cfg.Told = func(s session.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
 	}
 	if err := n.secureDialling(&cfg, s.Children.TLS, s.Children.TokenFile); err != nil {
@@ -451,6 +451,6 @@ func (c *children) status(d *nodeconfig.SourceStatus) {
 
 func peerStatus(p client.PeerState) nodeconfig.PeerStatus {
 	return nodeconfig.PeerStatus{
-		ID: p.ID, Address: strings.TrimPrefix(p.Address, "dns:///"), Connected: p.Connected, Dialled: p.Dialled, Since: p.Since, Message: p.Error,
+		ID: p.ID, Address: strings.TrimPrefix(p.Address, "dns:///"), Connected: p.Connected, Dialled: p.Dialled, Since: p.Since, Message: messageOf(p),
 	}
 }

@@ -325,6 +325,9 @@ func (s *WiredSource) checkChildren(p *problems, path string) {
 		at := fmt.Sprintf("%s.children[%d]", path, j)
 		pattern(p, at+".id", c.ID, nodeID, "give the child's node id")
 		ids(at+".id", c.ID)
+		if slices.Contains(s.Readers, c.ID) || slices.Contains(s.Roots, c.ID) {
+			p.at(at+".id", fmt.Sprintf("%q is also among readers or roots", c.ID), "take it out of one of them: what is above a node is not below it")
+		}
 		if c.Address != "" {
 			target(p, at+".address", c.Address)
 		}
@@ -386,6 +389,9 @@ func (c *Config) checkWiredTree(p *problems, w *Wiring) {
 			continue
 		}
 		tree := c.Sources[j].Children != nil
+		if k := slices.IndexFunc(s.Children, func(ch Child) bool { return ch.ID == c.Node.ID }); k >= 0 {
+			p.at(fmt.Sprintf("sources[%d].children[%d].id", i, k), fmt.Sprintf("%q is this node itself", c.Node.ID), "list the nodes below it")
+		}
 		switch path := fmt.Sprintf("sources[%d]", i); {
 		case tree && len(s.Candidates) > 0:
 			p.at(path+".candidates", "is not of a children source", "list the nodes as children")

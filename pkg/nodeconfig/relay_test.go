@@ -130,6 +130,10 @@ sources:
       - {id: shops/leaf-1}
       - {id: shops/leaf-2, state: leaving}
       - {id: shops/leaf-3, state: gone}
+      - {id: shops/root}
+      - {id: shops/trunk}
+    readers: [shops/trunk]
+    roots: [shops/root]
 parents:
   roots: [a, a]
   dial: [{id: b}]
@@ -138,8 +142,10 @@ parents:
 w:7: sources[0].children[0].address must not be "leaf": write host:port or dns:///host:port
 w:8: sources[0].children[1].id "shops/leaf-1" is also at sources[0].children[0].id: use each once
 w:10: sources[0].children[3].state must not be "gone": use moving or leaving or retired
-w:12: parents.roots[1] "a" is also at parents.roots[0]: use each once
-w:13: parents.dial[0].address is missing: write host:port or dns:///host:port`
+w:11: sources[0].children[4].id "shops/root" is also among readers or roots: take it out of one of them: what is above a node is not below it
+w:12: sources[0].children[5].id "shops/trunk" is also among readers or roots: take it out of one of them: what is above a node is not below it
+w:16: parents.roots[1] "a" is also at parents.roots[0]: use each once
+w:17: parents.dial[0].address is missing: write host:port or dns:///host:port`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -149,10 +155,11 @@ w:13: parents.dial[0].address is missing: write host:port or dns:///host:port`
 		t.Fatal(err)
 	}
 	err = c.CheckWiring("w", &nodeconfig.Wiring{
-		Sources: []nodeconfig.WiredSource{{Name: "below", Candidates: []nodeconfig.Candidate{{}}}},
+		Sources: []nodeconfig.WiredSource{{Name: "below", Candidates: []nodeconfig.Candidate{{}}, Children: []nodeconfig.Child{{ID: "shops/branch-0-a"}}}},
 		Parents: &nodeconfig.WiredParents{},
 	})
 	want = `w: parents is there, and the node is no leaf: take it out, or add parents to node.yaml
+w: sources[0].children[0].id "shops/branch-0-a" is this node itself: list the nodes below it
 w: sources[0].candidates is not of a children source: list the nodes as children`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)

@@ -63,6 +63,19 @@ func (r *Reoriginate) SetRoots(nodes []string) {
 	r.roots = append([]string{}, nodes...)
 }
 
+// Above returns the ids of the nodes above: those that are registered, and those that have
+// acknowledged the log, or of which one of them has said that they have.
+func (r *Reoriginate) Above() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	above := slices.Concat(r.collect.readers, r.roots)
+	for holder := range r.floors.acks {
+		above = append(above, NodeOf(holder))
+	}
+	slices.Sort(above)
+	return slices.Compact(above)
+}
+
 // Kept returns the position above which the relay's log has to be kept for the roots,
 // since it has tables of which every change is delivered; empty while that is not known,
 // and all has to be. ok is false for another log, for one without such tables, and if no

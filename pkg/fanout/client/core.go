@@ -34,7 +34,7 @@ type Config struct {
 	// While paused as much is taken in, and then no more.
 	Buffer   int64
 	Edges    *Edges          // shared with the node's server and its other readers
-	Upward   func() []string // ids of the nodes above this one through re-origination
+	Upward   func() []string // ids of the nodes above this one through re-origination; nil for none
 	Software string
 	Logger   *slog.Logger
 	// Resolve returns the instances that an address leads to; nil: Lookup.

@@ -185,10 +185,7 @@ func (r *core) newLink(stream *session.Sender, cfg session.ReaderConfig) *link {
 		}
 		cfg.Own = r.intake.Owns
 	}
-	cfg.Holder, cfg.Above = r.cfg.Holder, r.cfg.Above
-	if r.cfg.Upward != nil {
-		cfg.Upward = r.cfg.Upward()
-	}
+	cfg.Holder, cfg.Above, cfg.Upward = r.cfg.Holder, r.cfg.Above, r.cfg.Upward
 	var acts []session.Action
 	l.machine, acts = session.NewReader(cfg, r.cfg.Now())
 	r.links[l.machine] = l

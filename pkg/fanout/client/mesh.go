@@ -257,11 +257,19 @@ func (m *Mesh) Forget(log engine.LogID) {
 // peerOf returns the configured peer that a session is with, or nil; mu is held.
 func (m *Mesh) peerOf(id string, l *link) *meshPeer {
 	for _, p := range m.peers {
-		if p.ID == id || l != nil && l.upstream != "" && l.upstream == p.Address {
+		if p.ID == id || l != nil && p.at(l) {
 			return p
 		}
 	}
 	return nil
+}
+
+// named reports whether the peer's id is known, and not only where it is.
+func (p *meshPeer) named() bool { return p.ID != "" && !strings.Contains(p.ID, ":") }
+
+// at reports whether a session that was dialled is with the peer, of which no id is known.
+func (p *meshPeer) at(l *link) bool {
+	return !p.named() && l.upstream != "" && l.upstream == p.Address
 }
 
 // keep keeps a session with a peer until the mesh is closed or the peer is no
@@ -327,7 +335,7 @@ func (m *Mesh) sessionWith(p *meshPeer) *link {
 		return l
 	}
 	for _, l := range m.byID {
-		if p.Address != "" && l.upstream == p.Address && l.err == nil {
+		if p.at(l) && l.err == nil {
 			return l
 		}
 	}
@@ -353,7 +361,7 @@ func (m *Mesh) connect(ctx context.Context, p *meshPeer) (*link, error) {
 			m.mu.Lock()
 			id := l.machine.Peer()
 			m.mu.Unlock()
-			if id == p.ID || p.ID == "" || strings.Contains(p.ID, ":") { // an address, where no id is known
+			if id == p.ID || !p.named() {
 				return l, nil
 			}
 			err = fmt.Errorf("%s is node %s, and node %s is to be there", in, id, p.ID)
@@ -595,6 +603,13 @@ func (m *Mesh) offeredShared(origin string) *link {
 	return nil
 }
 
+// tells reports whether it is to be told that a log is not taken. Those that have come by
+// way of this node are many in a mesh; the own log of a node that is read for it alone is
+// not among them.
+func (m *Mesh) tells(l *link, o *session.Offer) bool {
+	return o.Refused != nil && (o.Refused.Code != session.RefusedLoop || m.cfg.Minted && engine.MintedBy(o.Log.Origin, l.machine.Peer()))
+}
+
 // tellState reports what there is to know; mu is held.
 func (m *Mesh) tellState() {
 	var text []string
@@ -612,7 +627,7 @@ func (m *Mesh) tellState() {
 	}
 	for _, l := range m.byID {
 		for _, o := range l.machine.Offers() {
-			if o.Refused != nil && o.Refused.Code != session.RefusedLoop && m.intake.Over(o.Log.Origin) == nil {
+			if m.tells(l, o) && m.intake.Over(o.Log.Origin) == nil {
 				text = append(text, o.Refused.Reason)
 			}
 		}
@@ -698,7 +713,7 @@ func (m *Mesh) Status() MeshStatus {
 			listed[l] = true
 			s.ID, s.Connected, s.Dialled, s.Since, s.Error = l.machine.Peer(), true, l.upstream != "", l.since, ""
 			for _, o := range l.machine.Offers() {
-				if o.Refused != nil && o.Refused.Code != session.RefusedLoop {
+				if m.tells(l, o) {
 					s.Refused = append(s.Refused, *o.Refused)
 				}
 			}

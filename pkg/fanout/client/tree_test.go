@@ -206,6 +206,49 @@ func TestBothParents(t *testing.T) {
 	}
 }
 
+// A relay that is given its root as a child, or a node above it of which the wiring says
+// nothing, does not read it, says so, and goes on; and so does a child whose address leads to
+// another.
+func TestWiredInACircle(t *testing.T) {
+	t.Parallel()
+	o, other := ft.NewOrigin(10, "t"), ft.NewOrigin(0, "t")
+	leaf, _ := ft.Leaf(t, "leaf", o, "root")
+	far, _ := ft.Leaf(t, "far", other, "root")
+	a, am, ar := ft.Relay(t, "a", fast)
+	root, rm, _ := ft.Relay(t, "root", fast)
+	am.SetPeers(ft.Peers(leaf), client.Policy{})
+	rm.SetPeers(ft.Peers(a, far), client.Policy{})
+	other.Put("far", "1")
+	ft.Eventually(t, 60*time.Second, func() error {
+		if above := ar.Above(); !slices.Equal(above, []string{"root"}) || root.Rows(ft.Table("t"))["far"] != "1" {
+			return fmt.Errorf("above a are %v; the root has %v", above, root.Rows(ft.Table("t")))
+		}
+		return nil
+	})
+	peers := append([]client.MeshPeer{{ID: "elsewhere", Address: leaf.Address}}, ft.Peers(leaf, root)...)
+	am.SetPeers(peers, client.Policy{})
+	ft.Eventually(t, 60*time.Second, func() error {
+		st := am.Status().Peers
+		if len(st) != 3 || st[0].Connected || !strings.Contains(st[0].Error, "is node leaf, and node elsewhere is to be there") {
+			return fmt.Errorf("a says of the address: %+v", st)
+		}
+		if !st[1].Connected || len(st[2].Refused) != 1 || !strings.Contains(st[2].Refused[0].Reason, "would close a loop") {
+			return fmt.Errorf("a says of the root: %+v", st)
+		}
+		return nil
+	})
+	o.Put("after", "1")
+	ft.Eventually(t, 60*time.Second, func() error {
+		if root.Rows(ft.Table("t"))["after"] != "1" {
+			return fmt.Errorf("the root does not go on")
+		}
+		return nil
+	})
+	if a.Rows(ft.Table("t"))["far"] != "" {
+		t.Error("a has what comes to its root by another way")
+	}
+}
+
 // A leaf that cannot be dialled dials its parents, and is read over that session.
 func TestLeafDials(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ func Relay(t testing.TB, id string, cfg relay.Config) (*Node, *client.Mesh, *rel
 		t.Fatal(err)
 	}
 	n, m := Member(t, id, Options{Relay: r, Use: Durable(t)}, nil, func(c *client.Config) {
-		c.Minted, c.Holder, c.Above = true, relay.Holder(id, 1), r.Acks
+		c.Minted, c.Holder, c.Above, c.Upward = true, relay.Holder(id, 1), r.Acks, r.Above
 		c.Told = func(s session.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
 	})
 	return n, m, r

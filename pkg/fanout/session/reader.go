@@ -27,8 +27,9 @@ type ReaderConfig struct {
 	Limits   Limits
 	// Window is how many bytes of a log may wait here to be applied.
 	Window int64
-	// Upward are the ids of the nodes above this one through its other edges.
-	Upward []string
+	// Upward returns the ids of the nodes above this one, which read what it serves on
+	// under another identity; nil for a node that does not. Asked at each Subscribe.
+	Upward func() []string
 	// Places are where the reader is. The machine keeps them up to date once it is
 	// activated. Scalars are where it is in its peers' shared logs.
 	Places  Places
@@ -300,6 +301,13 @@ func (r *Reader) Peer() string { return r.peer }
 
 // Duplex reports whether the peer reads from this side in the same session.
 func (r *Reader) Duplex() bool { return r.duplex }
+
+func (r *Reader) upward() []string {
+	if r.cfg.Upward == nil {
+		return nil
+	}
+	return r.cfg.Upward()
+}
 
 func (r *Reader) heartbeatMs() uint32 { return uint32(r.cfg.Heartbeat.Milliseconds()) }
 
@@ -651,7 +659,7 @@ func (r *Reader) subscribe(o *Offer, tables []engine.TableName) {
 		behind = nil
 	}
 	c := r.open(o, tables)
-	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
+	m := &wirepb.Subscribe{Channel: c.id, Log: wire.FromLog(o.Log), Credit: uint64(c.left), Upward: r.upward(), Reader: r.cfg.Name, Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
 	if r.cfg.Scope != nil {
 		m.Scope = wire.FromScope(r.cfg.Scope.Only(tables))
 	}

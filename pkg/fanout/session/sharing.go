@@ -178,7 +178,7 @@ func (r *Reader) openShared() {
 		s.left -= p.Buffered
 	}
 	s.left = max(s.left, 0)
-	m := &wirepb.Subscribe{Channel: s.id, Credit: uint64(s.left), Upward: r.cfg.Upward, Reader: r.cfg.Name, HeartbeatMs: r.heartbeatMs()}
+	m := &wirepb.Subscribe{Channel: s.id, Credit: uint64(s.left), Upward: r.upward(), Reader: r.cfg.Name, HeartbeatMs: r.heartbeatMs()}
 	if at != nil {
 		m.From = &wirepb.Subscribe_Shared{Shared: at}
 	} else {

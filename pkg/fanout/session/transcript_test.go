@@ -397,9 +397,10 @@ func (s *stage) session(d *datadriven.TestData) {
 	}, s.now)
 	s.outputs(s.w.Serve(s.serve()))
 	var acts []session.Action
+	upward := list(d, "upward")
 	s.r, acts = session.NewReader(session.ReaderConfig{
 		NodeID: arg(d, "reader", "b"), Name: "up", Software: "toy", Scope: scopeOf(d), Compare: engine.CompareLSN,
-		Window: int64(number(d, "window", 1000)), Upward: list(d, "upward"), NoSnapshot: d.HasArg("nosnapshot"),
+		Window: int64(number(d, "window", 1000)), Upward: func() []string { return upward }, NoSnapshot: d.HasArg("nosnapshot"),
 		Limits: session.Limits{MaxFrame: 1 << 20}, Places: s.places, Vectors: s.told, Scalars: s.scalars,
 		Holder: arg(d, "holder", ""), Above: func(engine.LogID) session.Holdings { return s.above },
 	}, s.now)

@@ -115,7 +115,7 @@ func (r *Reader) resume(offers []*Offer) {
 	}
 	base := r.cfg.Vectors[r.peer]
 	at := map[engine.LogID]place{}
-	m := &wirepb.Resume{Channel: r.last + 1, Upward: r.cfg.Upward, Reader: r.cfg.Name, Modes: r.modes(), Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
+	m := &wirepb.Resume{Channel: r.last + 1, Upward: r.upward(), Reader: r.cfg.Name, Modes: r.modes(), Follow: r.cfg.Holder != "", HeartbeatMs: r.heartbeatMs()}
 	if base != nil {
 		maps.Copy(at, base.at)
 		m.Base = []byte(base.id)
