@@ -147,6 +147,7 @@ func TestFound(t *testing.T) {
 		10565, // the same
 		8514,  // a table that a baseline was to bring was offered on, though the baseline could not be taken in
 		25391, // after a baseline from an earlier place, a state delta from the time of what could not be taken in
+		50613, // a peer had fewer tables of a log when it answered than when it was asked, and the others were said to have come along
 		23916, // a baseline could not be taken in, and was not asked for again where its log was read by then
 		14585, // a shared log let go of an entry before it was sent, and nothing told the reader
 		6717,  // a baseline of a log lacked a row in whose place another log's had come

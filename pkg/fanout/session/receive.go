@@ -366,7 +366,7 @@ func (r *Reader) subscribed(m *wirepb.Subscribed) error {
 		}
 		return nil
 	}
-	c.tables = slices.DeleteFunc(slices.Clone(c.tables), func(t engine.TableName) bool { return slices.Contains(c.whole, t) }) // the peer has them no longer
+	c.tables = slices.DeleteFunc(r.stillOffered(c, c.tables), func(t engine.TableName) bool { return slices.Contains(c.whole, t) })
 	c.whole = nil
 	fewer := c.place.Tables != nil && !covers(c.tables, c.place.Tables)
 	c.state, c.place.Tables, c.place.Gap = inStream, c.tables, ""
@@ -511,6 +511,15 @@ func (r *Reader) snapshotRows(m *wirepb.SnapshotRows) error {
 	return nil
 }
 
+// stillOffered returns tables without those that a channel was opened for and that the peer
+// has offered no more since: it does not send them from now on.
+func (r *Reader) stillOffered(c *incoming, tables []engine.TableName) []engine.TableName {
+	offered := r.wantedOf(c.offer)
+	return slices.DeleteFunc(slices.Clone(tables), func(t engine.TableName) bool {
+		return slices.Contains(c.tables, t) && !slices.Contains(offered, t)
+	})
+}
+
 func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	c, err := r.in(m.GetChannel(), inRows, "SnapshotEnd")
 	if c == nil {
@@ -548,6 +557,11 @@ func (r *Reader) snapshotEnd(m *wirepb.SnapshotEnd) error {
 	p.Position, p.Time, p.Known, p.Parts, p.Lost, p.Gap, p.Tables = at, t, true, 0, "", "", c.spec.Tables
 	c.state, c.spec, c.follow, c.cause, c.whole = inStream, nil, nil, "", nil
 	p.copier = nil
+	if still := r.stillOffered(c, p.Tables); len(still) < len(p.Tables) {
+		p.Tables = still
+		r.carry(c)
+	}
+	c.tables = r.stillOffered(c, c.tables)
 	defer r.copied(c)
 	maps.DeleteFunc(r.places[c.log.Origin], func(e engine.Epoch, _ *Place) bool { return e < c.log.Epoch })
 	return nil

@@ -40,6 +40,7 @@ import (
 //	behind log=.. from=.. [t=..]    of its tables these are there only up to a place, from a position on
 //	drop log=.. | replace log=.. by=..
 //	reroute log=.. path=(a,b)       it comes to the node by another way
+//	only log=.. tables=(t)          it has no more than these of its tables from now on
 //	forget                          the node forgets the vectors of its readers
 //	session [reader=b] [shared] [holder=b@1] [notree] [tables=(t) [columns=(c)] [where=(column,value)]] [window=n] [nosnapshot] [upward=(x)]
 //	                                a new session; the reader keeps its places; shared: one
@@ -253,6 +254,9 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) {
 	case "drop":
 		log := logOf(arg(d, "log", ""))
 		s.logs = slices.DeleteFunc(s.logs, func(l *toyLog) bool { return l.served.Log == log })
+	case "only":
+		l := s.find(logOf(arg(d, "log", "")))
+		l.served.Tables = tablesOf(list(d, "tables"))
 	case "reroute":
 		s.find(logOf(arg(d, "log", ""))).served.Path = list(d, "path")
 	case "replace":
