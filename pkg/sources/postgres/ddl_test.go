@@ -43,7 +43,7 @@ func TestSchemaChanges(t *testing.T) {
 		{"key taken away", []string{`ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t REPLICA IDENTITY FULL`, `INSERT INTO t VALUES (3,3,'c'),(3,3,'c')`}, "key changed"},
 		{"made anew", []string{`DROP TABLE t; CREATE TABLE t (id bigint PRIMARY KEY, other text)`, `INSERT INTO t VALUES (7,'new')`}, "public.t"},
 		{"swapped with another", []string{`CREATE TABLE t2 (LIKE t INCLUDING ALL); INSERT INTO t2 VALUES (5,5,'e')`, `BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE t2 RENAME TO t; COMMIT`, `INSERT INTO t VALUES (6,6,'f')`, `UPDATE t_old SET n=100`}, ""},
-		{"renamed and back", []string{`ALTER TABLE t RENAME TO t9`, `INSERT INTO t9 VALUES (3,3,'c')`, `ALTER TABLE t9 RENAME TO t`, `INSERT INTO t VALUES (4,4,'d')`}, "renamed"},
+		{"renamed and back", []string{`ALTER TABLE t RENAME TO t9`, `INSERT INTO t9 VALUES (3,3,'c')`, `ALTER TABLE t9 RENAME TO t`, `INSERT INTO t VALUES (4,4,'d')`}, "public.t"}, // renamed; or of another key, if it is looked at while it is not there
 		{"rewritten with other values", []string{`ALTER TABLE t ALTER n TYPE int USING n+1`, `INSERT INTO t VALUES (3,3,'c')`}, "rewritten"},
 		{"truncated", []string{`TRUNCATE t`, `INSERT INTO t VALUES (3,3,'c')`, `TRUNCATE t`, `INSERT INTO t VALUES (4,4,'d')`}, ""},
 	}

@@ -33,7 +33,7 @@ func TestDropSlot(t *testing.T) {
 	}
 
 	var p *Problem
-	if err := drop("mine", 5*time.Second); !errors.As(err, &p) || p.Reason != SlotBusy || !strings.Contains(err.Error(), "is in use by") {
+	if err := drop("mine", 15*time.Second); !errors.As(err, &p) || p.Reason != SlotBusy || !strings.Contains(err.Error(), "is in use by") {
 		t.Errorf("a slot in use: %v", err)
 	}
 	done := make(chan error)
