@@ -17,10 +17,9 @@ import (
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
 
-// asProcess makes a node a process of its own, which stop kills.
+// asProcess starts a node as a process of its own, which stop kills.
 func asProcess(t *testing.T, r *running) {
 	t.Helper()
-	r.stop()
 	r.again = func() {
 		c := exec.Command(os.Args[0], "-config", r.file, "-log-format", "text")
 		c.Env = append(os.Environ(), nodeEnv+"=1")
@@ -64,16 +63,16 @@ func TestArchiveFullAndReadersKilled(t *testing.T) {
 	}
 	store := nodeconfig.ArchiveStore{Store: nodeconfig.StoreLocal, StoreConfig: nodeconfig.StoreConfig{Path: folder}}
 	names := []nodeconfig.Table{{Schema: "public", Name: "t"}, {Schema: "public", Name: "u"}}
-	top := startConfig(t, "hops/top", nodeconfig.Config{
+	top := configured(t, "hops/top", nodeconfig.Config{
 		Storage: disk("top"), Sources: []nodeconfig.Source{{Name: "db", Postgres: database(t, db, plain, u)}},
 		Archives: []nodeconfig.Archive{{ArchiveStore: store, Group: true, Write: &nodeconfig.ArchiveWrite{
 			Interval: time.Second, Rebase: nodeconfig.ArchiveRebase{MaxAge: time.Hour, MinInterval: time.Hour},
 		}}},
 	})
-	seed := startConfig(t, "hops/seed", nodeconfig.Config{Storage: disk("seed"), Sources: []nodeconfig.Source{{Name: "seed", Archive: &nodeconfig.ArchiveSource{
+	seed := configured(t, "hops/seed", nodeconfig.Config{Storage: disk("seed"), Sources: []nodeconfig.Source{{Name: "seed", Archive: &nodeconfig.ArchiveSource{
 		ArchiveStore: store, Group: true, Tables: names, Follow: true, PollInterval: 100 * time.Millisecond, StatePath: filepath.Join(dir, "state"),
 	}}}})
-	below := startConfig(t, "hops/below", nodeconfig.Config{Storage: disk("below"), Sources: []nodeconfig.Source{{Name: "up", Fanout: &nodeconfig.Fanout{}}}}, seed)
+	below := configured(t, "hops/below", nodeconfig.Config{Storage: disk("below"), Sources: []nodeconfig.Source{{Name: "up", Fanout: &nodeconfig.Fanout{}}}}, seed)
 	for _, r := range []*running{top, seed, below} {
 		asProcess(t, r)
 	}

@@ -117,6 +117,14 @@ func startNode(t *testing.T, id string, src nodeconfig.Source, parents ...*runni
 // it. Its first source reads from parents, if there are any.
 func startConfig(t *testing.T, id string, c nodeconfig.Config, parents ...*running) *running {
 	t.Helper()
+	r := configured(t, id, c, parents...)
+	r.again()
+	return r
+}
+
+// configured returns a node that is yet to be started.
+func configured(t *testing.T, id string, c nodeconfig.Config, parents ...*running) *running {
+	t.Helper()
 	r := &running{id: id, repl: freeAddress(t), http: freeAddress(t)}
 	cfg := &c
 	cfg.Version, cfg.Node, cfg.DrainTimeout = nodeconfig.Version, nodeconfig.Node{ID: id}, 100*time.Millisecond
@@ -154,7 +162,6 @@ func startConfig(t *testing.T, id string, c nodeconfig.Config, parents ...*runni
 			}
 		}
 	}
-	r.again()
 	t.Cleanup(func() { r.stop() })
 	return r
 }
