@@ -285,6 +285,49 @@ func TestPebbleSmallDisk(t *testing.T) {
 	}
 }
 
+// The database asks for room for a whole log at once. A disk that will never have that
+// much is not full.
+func TestPebbleSmallerThanLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=12m"); err != nil {
+		t.Skipf("a file system of 12 MiB cannot be mounted here (%v): run as root", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	p, err := OpenPebble(PebbleOptions{Dir: filepath.Join(dir, "store")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		for i := range 10 {
+			tx, err := p.Begin(context.Background())
+			if err == nil {
+				err = tx.SetMeta("n", fmt.Append(nil, i))
+			}
+			if err == nil {
+				err = tx.Commit()
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("commits wait:", p.Stalled())
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // fillDisk writes a file until there is no room.
 func fillDisk(t *testing.T, name string) {
 	f, err := os.Create(name)

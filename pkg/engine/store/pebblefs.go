@@ -303,8 +303,13 @@ func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
 	return n, err
 }
 
+// Preallocate waits for no room: it may ask for more than the disk will ever have, such
+// as for a whole log, and the database goes on without.
 func (f *diskFile) Preallocate(offset, length int64) error {
-	return f.fs.do(f.name, func() error { return f.File.Preallocate(offset, length) })
+	if err := f.fs.refused(); err != nil {
+		return err
+	}
+	return f.File.Preallocate(offset, length)
 }
 
 func (f *diskFile) Sync() error { return f.sync(f.File.Sync) }
