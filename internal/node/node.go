@@ -197,34 +197,45 @@ func build(ctx context.Context, o Options) (*node, error) {
 	if n.instance == "" {
 		n.instance = instanceName()
 	}
-	st, scratch, err := n.openStore(ctx)
+	w := &waiting{n: n}
+	err := n.assemble(ctx, o, w)
+	if gaveUp := w.end(ctx); gaveUp != nil {
+		err = gaveUp
+	}
+	return n, err
+}
+
+// assemble is build with one that speaks for the node until it can itself.
+func (n *node) assemble(ctx context.Context, o Options, w *waiting) error {
+	st, scratch, err := n.openStore(ctx, w.waits)
 	if err != nil {
-		return n, err
+		return err
 	}
 	n.store, n.scratch = st, scratch
+	w.watch(ctx, st)
 	conflicts, err := conflictsOf(n.cfg.Conflicts)
 	if err != nil {
-		return n, err
+		return err
 	}
 	n.engine = engine.New(engine.Options{
 		NodeID: n.cfg.Node.ID, Store: st, Logger: n.log, Scratch: scratch, Conflicts: conflicts, Retention: n.retention(),
 	})
 	n.leaf.known = relay.NewLeaf(n.engine.Comparator)
 	if err := n.joinTree(conflicts); err != nil {
-		return n, err
+		return err
 	}
 	for i := range n.cfg.Sources {
 		s := &n.cfg.Sources[i]
 		src, err := n.source(s)
 		if err != nil {
-			return n, fmt.Errorf("source %q: %w", s.Name, err)
+			return fmt.Errorf("source %q: %w", s.Name, err)
 		}
 		var policy engine.Policy = engine.Keep{}
 		if s.Children != nil && n.relay != nil {
 			policy = n.relay
 		}
 		if err := n.recall(ctx, s, o.Recall); err != nil {
-			return n, fmt.Errorf("source %q: %w", s.Name, err)
+			return fmt.Errorf("source %q: %w", s.Name, err)
 		}
 		n.engine.AddSource(s.Name, src, policy)
 	}
@@ -240,7 +251,7 @@ func build(ctx context.Context, o Options) (*node, error) {
 	for i := range n.cfg.Sinks {
 		s := &n.cfg.Sinks[i]
 		if err := n.addSink(s); err != nil {
-			return n, fmt.Errorf("sink %q: %w", s.Name, err)
+			return fmt.Errorf("sink %q: %w", s.Name, err)
 		}
 	}
 	n.openArchives(scratch)
@@ -267,11 +278,11 @@ func build(ctx context.Context, o Options) (*node, error) {
 		serve.Tree = n.leaf.known
 	}
 	if err := n.secure(&serve); err != nil {
-		return n, err
+		return err
 	}
 	n.server = server.New(serve)
 	n.serveWrites()
-	return n, nil
+	return nil
 }
 
 // basic reports whether the node reads with one cursor for all logs of a peer.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
 
@@ -20,12 +21,12 @@ type scratchStore struct {
 // baseline, which is written out as it comes.
 const scratchMemTable = 8 << 20
 
-func (n *node) openScratchStore(scratch string) (engine.Store, error) {
+func (n *node) openScratchStore(ctx context.Context, scratch string, waits func(*store.DiskFullError)) (engine.Store, error) {
 	dir, err := os.MkdirTemp(scratch, "tributary-store-")
 	if err != nil {
 		return nil, err
 	}
-	p, err := store.OpenPebble(store.PebbleOptions{Dir: dir, MemTableBytes: scratchMemTable, Logger: n.log})
+	p, err := store.OpenPebbleContext(ctx, store.PebbleOptions{Dir: dir, MemTableBytes: scratchMemTable, Logger: n.log, Waits: waits})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

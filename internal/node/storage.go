@@ -14,8 +14,8 @@ import (
 )
 
 // openStore opens the store that the configuration names. scratch is the folder
-// for what is spilled.
-func (n *node) openStore(ctx context.Context) (st engine.Store, scratch string, err error) {
+// for what is spilled. While there is no room for it, waits is called.
+func (n *node) openStore(ctx context.Context, waits func(*store.DiskFullError)) (st engine.Store, scratch string, err error) {
 	c := &n.cfg.Storage
 	if c.ScratchPath != "" {
 		if err := os.MkdirAll(c.ScratchPath, 0o700); err != nil {
@@ -23,7 +23,7 @@ func (n *node) openStore(ctx context.Context) (st engine.Store, scratch string, 
 		}
 	}
 	if c.Type != nodeconfig.StoragePebble && n.once {
-		if st, err = n.openScratchStore(c.ScratchPath); err != nil {
+		if st, err = n.openScratchStore(ctx, c.ScratchPath, waits); err != nil {
 			return nil, "", fmt.Errorf("storage: a store for as long as the archive is written: %w", err)
 		}
 		return st, c.ScratchPath, nil
@@ -35,12 +35,10 @@ func (n *node) openStore(ctx context.Context) (st engine.Store, scratch string, 
 	if kept, _ := n.cfg.KeptLog(); kept > 0 {
 		limit = max(limit, 2*blockRoom*kept)
 	}
-	w := waiting{n: n}
 	p, err := store.OpenPebbleContext(ctx, store.PebbleOptions{
 		Dir: c.Path, JournalBytes: int(limit), BlockCacheBytes: int(c.Cache.MaxBytes),
-		TombstoneRetention: c.Tombstones.Retention, Logger: n.log, Waits: w.waits,
+		TombstoneRetention: c.Tombstones.Retention, Logger: n.log, Waits: waits,
 	})
-	w.end()
 	if err != nil {
 		return nil, "", fmt.Errorf("storage: %w", err)
 	}
