@@ -54,7 +54,7 @@ SIM_BRANCHES ?= 100
 SIM_MINUTES ?= 60
 .PHONY: sim-large
 sim-large: ## One large relay tree: SIM_LEAVES leaves under SIM_BRANCHES branches of two for SIM_MINUTES simulated minutes
-	@GOGC=300 go test ./test/sim -run 'TestLarge$$' -cpu 1 -count=1 -v -timeout 0 -sim.leaves $(SIM_LEAVES) -sim.branches $(SIM_BRANCHES) -sim.minutes $(SIM_MINUTES)
+	@GOGC=300 go test ./test/sim -run 'TestLarge$$' -count=1 -v -timeout 0 -sim.leaves $(SIM_LEAVES) -sim.branches $(SIM_BRANCHES) -sim.minutes $(SIM_MINUTES)
 
 .PHONY: nightly
 nightly: ## The long runs: ten minutes of random workload, the large relay tree, the PostgreSQL tests on every version, the benchmark
