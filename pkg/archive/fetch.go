@@ -20,12 +20,19 @@ var errGone = errors.New("the artifact is gone")
 // passed on: what goes wrong with an archive goes wrong before that.
 type fetched struct {
 	small []byte      // all of it, if that is little
-	file  *spill.File // nil if small is not
+	place placed      // where it can be read again in place
+	file  *spill.File // it, if neither
 	entry File
 	want  header
 	key   string
 	where string
 	m     *Manifest
+}
+
+// placed is an object that its destination lets be read again: see dest.Destination.
+type placed interface {
+	io.ReaderAt
+	io.Closer
 }
 
 const (
@@ -68,25 +75,36 @@ func (r *Reader) fetchFile(ctx context.Context, m *Manifest, a *Artifact, f File
 	got := &fetched{
 		entry: f, want: headerOf(m.Archive, m.Table, a), key: r.prefix + f.Key, where: r.dest.Describe(), m: m,
 	}
-	if f.Size <= int64(r.cfg.Memory/8) {
-		got.small = make([]byte, 0, f.Size)
-	} else {
-		got.file = r.cfg.Scratch.New(4 * chunk)
+	sum, size := sha256.New(), int64(0)
+	in, err := r.dest.Open(ctx, got.key, 0)
+	little := f.Size <= int64(r.cfg.Memory/8)
+	if place, ok := in.(placed); ok && !little {
+		if size, err = io.CopyBuffer(sum, io.LimitReader(in, f.Size+1), make([]byte, 4*chunk)); err == nil {
+			got.place = place
+		} else { // on another try it is copied, in parts that are tried again
+			_ = place.Close()
+			sum.Reset()
+			in, size = nil, 0
+		}
 	}
-	sum := sha256.New()
-	buf := make([]byte, chunk)
-	size := int64(0)
-	err := r.read(ctx, got.key, func(p []byte) error {
-		if size += int64(len(p)); size > f.Size {
-			return nil // it is not what was written: no more of it is kept
+	if got.place == nil {
+		if little {
+			got.small = make([]byte, 0, f.Size)
+		} else {
+			got.file = r.cfg.Scratch.New(4 * chunk)
 		}
-		_, _ = sum.Write(p)
-		if got.file == nil {
-			got.small = append(got.small, p...)
-			return nil
-		}
-		return got.file.Append(p)
-	}, buf)
+		err = r.read(ctx, got.key, in, err, func(p []byte) error {
+			if size += int64(len(p)); size > f.Size {
+				return nil // it is not what was written: no more of it is kept
+			}
+			_, _ = sum.Write(p)
+			if little {
+				got.small = append(got.small, p...)
+				return nil
+			}
+			return got.file.Append(p)
+		})
+	}
 	if err == nil && (size != f.Size || hex.EncodeToString(sum.Sum(nil)) != f.SHA256) {
 		err = got.damage(size)
 	}
@@ -97,12 +115,13 @@ func (r *Reader) fetchFile(ctx context.Context, m *Manifest, a *Artifact, f File
 	return got, nil
 }
 
-// read reads an object, going on where it was if the destination fails in between.
-func (r *Reader) read(ctx context.Context, key string, fn func([]byte) error, buf []byte) error {
+// read reads an object that was opened, or was not, going on where it was if the
+// destination fails in between.
+func (r *Reader) read(ctx context.Context, key string, in io.ReadCloser, err error, fn func([]byte) error) error {
 	offset, failed := int64(0), 0
+	buf := make([]byte, chunk)
 	for {
-		in, err := r.dest.Open(ctx, key, offset)
-		for err == nil {
+		for err == nil && in != nil {
 			var n int
 			if n, err = io.ReadFull(in, buf); n > 0 {
 				offset += int64(n)
@@ -119,9 +138,12 @@ func (r *Reader) read(ctx context.Context, key string, fn func([]byte) error, bu
 		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil
 		}
-		if failed++; failed > openRetries || ctx.Err() != nil || !dest.Retryable(err) {
-			return err
+		if err != nil {
+			if failed++; failed > openRetries || ctx.Err() != nil || !dest.Retryable(err) {
+				return err
+			}
 		}
+		in, err = r.dest.Open(ctx, key, offset)
 	}
 }
 
@@ -137,7 +159,10 @@ func (g *fetched) damage(size int64) error {
 }
 
 func (g *fetched) input() io.Reader {
-	if g.file != nil {
+	switch {
+	case g.place != nil:
+		return io.NewSectionReader(g.place, 0, g.entry.Size)
+	case g.file != nil:
 		return &fileReader{r: g.file.Reader()}
 	}
 	return &memory{g.small}
@@ -169,7 +194,13 @@ func (g *fetched) schemas(add func(engine.LogID, *engine.Schema) error) error {
 }
 
 func (g *fetched) close() {
-	if g != nil && g.file != nil {
+	if g == nil {
+		return
+	}
+	if g.place != nil {
+		_ = g.place.Close()
+	}
+	if g.file != nil {
 		g.file.Close()
 	}
 }

@@ -642,7 +642,7 @@ func (b *baseline) cover(tables []TableName) error {
 	}
 	marks := b.spec.Marks
 	if b.spec.Marks == nil { // else it is a relay's, and no row is stamped in it
-		marks = append(slices.Clip(marks), Mark{b.log, b.spec.Time, rec.Retires()})
+		marks = append(slices.Clip(marks), Mark{Log: b.log, Time: b.spec.Time, Retires: rec.Retires()})
 	}
 	if len(marks) == 0 || !rec.Covering(marks) {
 		return nil

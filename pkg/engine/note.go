@@ -19,6 +19,9 @@ type Mark struct {
 	// Retires says that what is known of the log ends the rows of its origin's older
 	// epochs.
 	Retires bool
+	// Gone says that this node has said it itself, of a log that is gone for good. It is
+	// not in a note.
+	Gone bool
 }
 
 // Cover says, of the writes that marks are about, which stand in a range of a
@@ -119,7 +122,7 @@ func DecodeNote(p []byte) (*Note, error) {
 	case noteMarks:
 		for range count() {
 			f := flags()
-			n.Marks = append(n.Marks, Mark{LogID{string(r.bytes()), Epoch(r.uvarint())}, Time(r.uvarint()), f&noteRetires != 0})
+			n.Marks = append(n.Marks, Mark{Log: LogID{string(r.bytes()), Epoch(r.uvarint())}, Time: Time(r.uvarint()), Retires: f&noteRetires != 0})
 		}
 	case noteCover:
 		f := flags()

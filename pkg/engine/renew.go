@@ -162,7 +162,7 @@ func (e *Engine) Retire(ctx context.Context, log LogID) error {
 			}
 			m := merger{gate: gate{conflicts: e.conflicts}, tx: tx, to: g.rec}
 			// A moment after what was read, since that may have been said already.
-			if err := m.note(&Note{Marks: []Mark{{log, c.Time + 1, true}}}); err != nil {
+			if err := m.note(&Note{Marks: []Mark{{Log: log, Time: c.Time + 1, Retires: true, Gone: true}}}); err != nil {
 				return true, err
 			}
 			for _, t := range tx.Tables() {

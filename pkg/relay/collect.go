@@ -41,6 +41,7 @@ type collected struct {
 	walked   [2]uint64
 	left     bool
 	gone     uint64
+	passed   int // of what readers were sent past it has seen to
 }
 
 // lapAfter is after how many Collects that find nothing new the walk begins again, if
@@ -121,13 +122,14 @@ func (r *Reoriginate) Collect(tx engine.Tx) (did bool, err error) {
 		c.laps, c.left, c.walked = 0, false, [2]uint64{}
 	}
 	c.next = collected{complete: c.complete, walked: c.walked, left: c.left}
+	did = r.sayAgain(tx)
 	for walk, limit := range []uint64{byReaders: passed, byAge: old} {
 		if err := r.walk(tx, walk, min(limit, r.place)); err != nil {
 			return false, err
 		}
 	}
 	if c.next.gone == 0 {
-		return false, nil
+		return did, nil
 	}
 	if err := r.known.saveMarks(tx); err != nil {
 		return false, err
@@ -199,11 +201,12 @@ func (r *Reoriginate) mayGo(rec *engine.Record, walk int) bool {
 func (r *Reoriginate) Collected() {
 	c := &r.collect
 	n := c.next
-	if c.next = (collected{}); !n.any {
-		return
-	}
+	c.next = collected{}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.passed = r.passed[n.passed:]; !n.any {
+		return
+	}
 	c.complete, c.walked, c.left = n.complete, n.walked, n.left
 	if r.stats.Tombstones += n.gone; n.gone > 0 {
 		r.known.savedMarks()

@@ -229,7 +229,7 @@ func (t Tree) Floor(log engine.LogID, holder string) engine.Position {
 	if log != t.r.Log() {
 		return ""
 	}
-	return t.r.Floor(holder)
+	return t.r.floorToRead(holder)
 }
 
 // Places is true of the relay's log.

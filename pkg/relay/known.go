@@ -35,6 +35,7 @@ type covered struct {
 	// when it is read.
 	Place   uint64             `json:"p"`
 	Retires bool               `json:"r,omitempty"`
+	Gone    bool               `json:"g,omitempty"` // see engine.Mark
 	Tables  []engine.TableName `json:"tables"`
 }
 
@@ -184,7 +185,7 @@ func (k *known) covering(marks []engine.Mark, place uint64) (news bool) {
 		}
 		news = true
 		k.group = append(k.group, m.Log.Origin)
-		k.news[m.Log.Origin] = covered{m.Log.Origin, m.Log.Epoch, m.Time, place, m.Retires, have.Tables}
+		k.news[m.Log.Origin] = covered{m.Log.Origin, m.Log.Epoch, m.Time, place, m.Retires, m.Gone, have.Tables}
 	}
 	k.keepTop()
 	k.last = engine.LogID{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -280,4 +281,110 @@ func TestLargeBaseline(t *testing.T) {
 			t.Errorf("block %d of %d: part %d of %d bytes", i, len(bs), b.Part, len(b.Payload))
 		}
 	}
+}
+
+// A leaf is gone for good, of which a root has by one relay more than the other has read.
+// The root turns to the other, from the floor, which is past the place where that says so:
+// it hears it all the same. It is said again to who is sent past it, and not to others; and
+// after a start, when it is not known to whom.
+func TestGoneBelowTheFloor(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	cfg := relay.Config{Window: soon, Tables: map[engine.TableName]relay.Delivery{hits: relay.Counted}}
+	l, other := newLeaf(t, "leaf"), newLeaf(t, "other")
+	l.write(ingest.Add, hits, "page", "home", "n", 40)
+	a, b := newRelay(t, "a", nil, cfg, l, other), newRelay(t, "b", nil, cfg, l, other)
+	root := newRelay(t, "root", nil, cfg, a)
+	l.write(ingest.Put, readings, "leaf", l.id, "id", 1, "v", 1)
+	other.write(ingest.Put, readings, "leaf", other.id, "id", 1, "v", 1)
+	want := union(l, other)
+	for _, n := range []*node{root, b} {
+		n.until("it holds what the leaves hold", func() bool { return union(n) == want })
+	}
+	a.end()
+	if err := b.Retire(ctx, l.own); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := b.Forget(ctx, l.own, nil); !done || err != nil {
+		t.Fatalf("the leaf is not forgotten (%v)", err)
+	}
+	other.write(ingest.Put, readings, "leaf", other.id, "id", 2, "v", 1)
+	b.until("it has read it", func() bool { return b.cursorIn(other) == other.Adverts()[0].Head })
+	holder := relay.Holder("root", 7)
+	b.relay.Has(other.own, engine.CompareBytes, holder, other.Adverts()[0].Head)
+	head := func() engine.Position { return b.Adverts()[0].Head }
+	before := head()
+	if err := b.Collect(ctx); err != nil || head() != before {
+		t.Fatalf("it says something again that nobody was sent past (%v)", err)
+	}
+
+	hears := func(from engine.Position) {
+		t.Helper()
+		if from != before {
+			t.Fatalf("the floor is %s, and the head %s", from, before)
+		}
+		if err := b.Collect(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for _, journal := range []bool{true, false} {
+			gone := false
+			for _, n := range notes(t, b, from, journal) {
+				gone = gone || slices.ContainsFunc(n.Marks, func(m engine.Mark) bool { return m.Log == l.own && m.Retires })
+				if c := n.Cover; c != nil && c.Table == hits && len(c.Keys) == 0 {
+					t.Errorf("shares of the leaf do not stand from %s on", from)
+				}
+			}
+			if !gone {
+				t.Errorf("who reads on from %s to %s does not hear that the leaf is gone (by the journal: %t)", from, head(), journal)
+			}
+		}
+		before = head()
+	}
+	floor := func() engine.Position { return b.relay.Tree().Floor(b.Adverts()[0].Log, holder) }
+	hears(floor())
+	if err := b.Collect(ctx); err != nil || head() != before {
+		t.Errorf("it is said twice (%v)", err)
+	}
+	if err := b.relay.Ack(holder, head()); err != nil {
+		t.Fatal(err)
+	}
+	if floor(); b.Collect(ctx) != nil || head() != before {
+		t.Error("it is said again to a root that has acknowledged it")
+	}
+	b = b.again(func(id string, st engine.Store) *node { return newRelay(t, id, st, cfg) })
+	hears(head())
+	if err := b.Collect(ctx); err != nil || head() != before {
+		t.Errorf("it is said twice after a start (%v)", err)
+	}
+}
+
+// notes are those that a reader of a relay is given from a position on, by the log's entries or by what there
+// is.
+func notes(t *testing.T, n *node, at engine.Position, journal bool) (all []*engine.Note) {
+	t.Helper()
+	v := n.View()
+	defer v.Close()
+	log := n.Adverts()[0].Log
+	var bs []*engine.Block
+	var err error
+	if journal {
+		bs, err = v.ReadLog(log, at, 1<<30)
+	} else {
+		bs, err = relay.Since(v, log, at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range bs {
+		r := b.Reader(log, v.Schema).Notes()
+		for r.Next() {
+			if r.Note != nil {
+				all = append(all, r.Note)
+			}
+		}
+		if r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+	}
+	return all
 }

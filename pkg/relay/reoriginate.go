@@ -99,6 +99,7 @@ type Reoriginate struct {
 	gap    Gap
 	roots  []string // nodes that are registered; nil: nobody has said
 	doubt  bool     // the log is to be begun anew: no acknowledgement counts
+	passed []passed // what readers have been sent past since the last Collect
 	// of the commit under way
 	renewal   *renewal
 	forgotten *forgotten
@@ -194,6 +195,7 @@ func (r *Reoriginate) Open(log engine.LogID, v engine.View, scratch *spill.Dir) 
 	if err := r.known.restore(v); err != nil {
 		return err
 	}
+	r.passed = []passed{{0, r.place}}
 	if r.collect.complete, err = complete(v); err != nil {
 		return err
 	}

@@ -54,6 +54,8 @@ type member struct {
 	leaf     *relay.Leaf        // of a leaf
 	relay    *relay.Reoriginate // of a relay or root
 	active   map[string]*peer   // of each branch, where one is read at a time
+	left     []*peer            // were read before, until they were gone
+	turned   time.Duration      // when another was taken last
 	source   *meshSource
 	flushing bool
 }
@@ -308,8 +310,13 @@ func (n *node) reads(p *peer) bool {
 	return !p.idle && (!n.w.plan.Tree.Standby || b == "" || n.member.active[b] == p)
 }
 
+// failBackAfter is how long a relay that was left, or is preferred, has to be well until it
+// is read again, once everything is healed.
+const failBackAfter = 10 * time.Second
+
 // turn picks the relay of each branch that is read, as client.Mesh does: another at
-// once when that one is gone, and then from the floor.
+// once when that one is gone, and then from the floor. In the end one that was left is read
+// for a while, and then the one that is preferred.
 func (n *node) turn() {
 	if !n.w.plan.Tree.Standby {
 		return
@@ -320,14 +327,27 @@ func (n *node) turn() {
 	}
 	for _, p := range n.peers {
 		b := p.to.spec.Branch
-		if was := n.member.active[b]; b == "" || was != nil && n.configured(was) && well(was) || !well(p) {
+		was := n.member.active[b]
+		if b == "" || !well(p) || p == was {
 			continue
 		}
-		n.member.active[b] = p
+		if was != nil && n.configured(was) && well(was) {
+			back := slices.Contains(n.member.left, p) || !slices.ContainsFunc(n.member.left, well) && slices.Index(n.peers, p) < slices.Index(n.peers, was)
+			if !back || n.w.now < max(n.w.plan.Length, n.member.turned)+failBackAfter {
+				continue
+			}
+		} else if was != nil {
+			n.member.left = append(n.member.left, was)
+		}
+		n.member.active[b], n.member.turned = p, n.w.now
+		n.member.left = slices.DeleteFunc(n.member.left, func(o *peer) bool { return o == p })
 		known := false
 		for _, o := range n.peers {
-			for log, place := range n.intake.Places().All() {
-				known = known || o != p && o.to.spec.Branch == b && place.Known && engine.MintedBy(log.Origin, o.to.id)
+			if o == p || o.to.spec.Branch != b || !n.knows(o) {
+				continue
+			}
+			if known = true; was == nil {
+				n.member.left = append(n.member.left, o)
 			}
 		}
 		n.w.tracef("%s turns to %s, known %t", n.id, p.to.id, known)
@@ -337,6 +357,16 @@ func (n *node) turn() {
 			}
 		}
 	}
+}
+
+// knows reports whether something was read of a peer's own log.
+func (n *node) knows(p *peer) bool {
+	for log, place := range n.intake.Places().All() {
+		if place.Known && engine.MintedBy(log.Origin, p.to.id) {
+			return true
+		}
+	}
+	return false
 }
 
 // offers are the logs of its own that a peer offers.

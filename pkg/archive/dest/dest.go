@@ -34,7 +34,9 @@ type Destination interface {
 	Create(ctx context.Context, key string) (Writer, error)
 	// Open reads an object from an offset on; past its end there is nothing to read.
 	// It fails with ErrNotExist, at once or at the first Read. An object that is
-	// deleted or replaced meanwhile is read as it was or fails.
+	// deleted or replaced meanwhile is read as it was or fails. If what is returned is an
+	// io.ReaderAt too, then of the whole object, and until it is closed, also once ctx has
+	// ended: who needs it twice need not keep a copy.
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
 	// Read reads a small object whole, and its tag. It fails with ErrNotExist, and
 	// with ErrNotModified if its tag is have, unless that is empty.

@@ -11,8 +11,25 @@ import (
 // group is peers that carry the same, of which one is read.
 type group struct {
 	active *meshPeer
-	better *meshPeer // is preferred, and well
-	since  time.Time // better is
+	better *meshPeer   // is to be read, and well
+	since  time.Time   // better is
+	left   []*meshPeer // were read before, and are to be once more
+}
+
+// next returns the member of a group that is to be read in place of the one that is, which
+// is well, at its place among all; nil for none. One that was left comes first: it may have
+// something of a leaf that is gone for good, and that the others had not read as far.
+func (m *Mesh) next(g *group, all []*meshPeer, at int) *meshPeer {
+	if m.policy.Failback == FailbackNever {
+		return nil
+	}
+	if i := slices.IndexFunc(g.left, m.well); i >= 0 {
+		return g.left[i]
+	}
+	if best := slices.IndexFunc(all, m.well); best < at {
+		return all[best]
+	}
+	return nil
 }
 
 // reads reports whether a log that a peer offers is read from it; mu is held.
@@ -32,8 +49,8 @@ func (m *Mesh) reads(l *link, o *session.Offer) bool {
 }
 
 // turnTo picks the peer of each group that is read. Another is taken at once when
-// that one is gone; a preferred one that is back, when it has been well for long. mu
-// is held.
+// that one is gone; the one that was left, for a while, and then a preferred one, when
+// they are back and have been well for long. mu is held.
 func (m *Mesh) turnTo(now time.Time) {
 	if !m.policy.Standby {
 		return
@@ -52,9 +69,10 @@ func (m *Mesh) turnTo(now time.Time) {
 	for name, all := range members {
 		g := m.groups[name]
 		if g == nil {
-			g = &group{}
+			g = &group{left: slices.DeleteFunc(slices.Clone(all), func(p *meshPeer) bool { return !m.knows(p) })}
 			m.groups[name] = g
 		}
+		g.left = slices.DeleteFunc(g.left, func(p *meshPeer) bool { return p == g.active || !slices.Contains(all, p) })
 		best := slices.IndexFunc(all, m.well)
 		at := slices.Index(all, g.active)
 		switch {
@@ -67,16 +85,16 @@ func (m *Mesh) turnTo(now time.Time) {
 				continue
 			}
 		case at >= 0 && m.well(g.active):
-			if best >= at || m.policy.Failback == FailbackNever {
-				g.better = nil
+			next := m.next(g, all, at)
+			if g.better != next {
+				g.better, g.since = next, now
+			}
+			if next == nil || now.Sub(g.since) < m.policy.RecoverAfter {
 				continue
 			}
-			if g.better != all[best] {
-				g.better, g.since = all[best], now
-			}
-			if now.Sub(g.since) < m.policy.RecoverAfter {
-				continue
-			}
+			best = slices.Index(all, next)
+		case at >= 0:
+			g.left = append(g.left, g.active)
 		}
 		if all[best] == g.active {
 			continue
@@ -103,20 +121,21 @@ func (m *Mesh) own(l *link) (logs []engine.LogID) {
 	return logs
 }
 
+// knows reports whether something has been read of a peer's own log; mu is held.
+func (m *Mesh) knows(p *meshPeer) bool {
+	for log, place := range m.intake.Places().All() {
+		if place.Known && p.ID != "" && engine.MintedBy(log.Origin, p.ID) {
+			return true
+		}
+	}
+	return false
+}
+
 // takeOver begins to read from the active peer of a group. What the node has by way of
 // another is not asked for again. mu is held.
 func (m *Mesh) takeOver(all []*meshPeer, was *meshPeer) {
-	var active *meshPeer
-	known := false
-	for _, p := range all {
-		if g := m.groups[p.Group]; g.active == p {
-			active = p
-			continue
-		}
-		for log, place := range m.intake.Places().All() {
-			known = known || place.Known && p.ID != "" && engine.MintedBy(log.Origin, p.ID)
-		}
-	}
+	active := m.groups[all[0].Group].active
+	known := slices.ContainsFunc(all, func(p *meshPeer) bool { return p != active && m.knows(p) })
 	l := m.sessionWith(active)
 	if l == nil {
 		return

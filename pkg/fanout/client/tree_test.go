@@ -110,33 +110,71 @@ func TestTakeOver(t *testing.T) {
 		t.Errorf("nothing was taken over at the floor: %+v, then %+v", before.Logs, rm.Status().Logs)
 	}
 
-	// The first comes back, empty.
-	back, err := relay.New(fast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a2, am2 := ft.Member(t, "a", ft.Options{Relay: back, Address: a.Address}, nil, func(c *client.Config) {
-		c.Minted, c.Holder, c.Above = true, relay.Holder("a", 2), back.Acks
-		c.Told = func(s fanout.Stable) { back.Told(s.Log, s.Compare, s.Holders) }
-	})
-	am2.SetPeers(ft.Peers(leaf), client.Policy{})
+	a2 := emptied(t, a, leaf) // the first comes back
 	ft.Converged(t, o, ft.Table("t"), a2)
 	returned := time.Now()
 	o.Put("later", "1")
 	ft.Converged(t, o, ft.Table("t"), root)
-	ft.Eventually(t, 20*time.Second, func() error {
-		for _, l := range rm.Status().Logs {
-			if engine.MintedBy(l.Log.Origin, "a") && l.Peer == "a" {
-				return nil
-			}
-		}
-		return fmt.Errorf("the root does not go back to a: %+v", rm.Status().Logs)
-	})
+	turnsTo(t, rm, "a")
 	if d := time.Since(returned); d < 300*time.Millisecond {
 		t.Errorf("the root went back after %s already", d)
 	}
 	o.Put("last", "1")
 	ft.Converged(t, o, ft.Table("t"), root, a2, b)
+}
+
+// emptied starts a relay of a leaf anew, with nothing that it had.
+func emptied(t *testing.T, n, leaf *ft.Node) *ft.Node {
+	t.Helper()
+	r, err := relay.New(fast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, m := ft.Member(t, n.ID, ft.Options{Relay: r, Address: n.Address}, nil, func(c *client.Config) {
+		c.Minted, c.Holder, c.Above = true, relay.Holder(n.ID, 2), r.Acks
+		c.Told = func(s fanout.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
+	})
+	m.SetPeers(ft.Peers(leaf), client.Policy{})
+	return again
+}
+
+// turnsTo waits until a root reads a relay.
+func turnsTo(t *testing.T, root *client.Mesh, id string) {
+	t.Helper()
+	ft.Eventually(t, 30*time.Second, func() error {
+		for _, l := range root.Status().Logs {
+			if engine.MintedBy(l.Log.Origin, id) && l.Peer == id {
+				return nil
+			}
+		}
+		return fmt.Errorf("the root does not turn to %s: %+v", id, root.Status().Logs)
+	})
+}
+
+// A root turns once more to a relay that it has left, also if another is preferred: it may
+// have something of a leaf that is gone for good, and that the other had not read as far.
+func TestVisit(t *testing.T) {
+	t.Parallel()
+	o := ft.NewOrigin(100, "t")
+	leaf, _ := ft.Leaf(t, "leaf", o, "root")
+	a, am, _ := ft.Relay(t, "a", fast)
+	b, bm, _ := ft.Relay(t, "b", fast)
+	for _, m := range []*client.Mesh{am, bm} {
+		m.SetPeers(ft.Peers(leaf), client.Policy{})
+	}
+	a.Stop()
+	root, rm := ft.Root(t, "root")
+	rm.SetPeers(ft.Grouped("branch", a, b), client.Policy{Standby: true, RecoverAfter: time.Second})
+	turnsTo(t, rm, "b")
+	ft.Converged(t, o, ft.Table("t"), root)
+	b.Stop()
+	emptied(t, a, leaf)
+	turnsTo(t, rm, "a")
+	emptied(t, b, leaf)
+	turnsTo(t, rm, "b")
+	turnsTo(t, rm, "a")
+	o.Put("last", "1")
+	ft.Converged(t, o, ft.Table("t"), root)
 }
 
 // columns are a row's values.

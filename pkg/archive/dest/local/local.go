@@ -108,6 +108,15 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// ReadAt reads at an offset of the whole object, whatever has become of its key.
+func (r *reader) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := r.f.ReadAt(p, offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = r.d.fail("read", r.key, err)
+	}
+	return n, err
+}
+
 func (r *reader) Close() error { return r.f.Close() }
 
 // open opens a file that is an object.
