@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/tributary-dev/tributary/pkg/engine"
@@ -227,6 +228,12 @@ func (t *diskTx) Commit() error {
 	return nil
 }
 
+// forget notes that the node has forgotten a leaf, which may come back.
+func (d *disk) forget(log engine.LogID) {
+	d.forgotten[log], d.forgot[log.Origin] = true, true
+	maps.DeleteFunc(d.seen, func(_ cell, s shown) bool { return s.stamp.Origin == log.Origin })
+}
+
 // committed checks what a commit has done to logs and cursors.
 func (d *disk) committed(t *diskTx) {
 	n := d.n
@@ -236,6 +243,11 @@ func (d *disk) committed(t *diskTx) {
 	now := v.Cursors()
 	if w.tree != nil {
 		w.tree.committed(n, t, v)
+		for k := range d.cursors {
+			if _, ok := now[k]; !ok && !replaced(k, now) {
+				d.forget(k.Log)
+			}
+		}
 		d.cursors = now
 		for k := range now {
 			delete(d.forgotten, k.Log)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"maps"
 	"slices"
 	"testing/synctest"
 	"time"
@@ -289,8 +288,6 @@ func (n *node) forget(p *peer) {
 			return
 		}
 		n.w.tracef("%s forgets %s", n.id, log)
-		n.disk.forgotten[log], n.disk.forgot[log.Origin] = true, true
-		maps.DeleteFunc(n.disk.seen, func(_ cell, s shown) bool { return s.stamp.Origin == log.Origin })
 		n.intake.Forget(log)
 	}
 	if n.member.flushing {

@@ -102,6 +102,10 @@ func TestTreeFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, seed := range []uint64{
 			518, // a relay took it that a reader knew more of its log, which had begun where nothing was
+			// A leaf is gone for good, of which one relay had read more than the other: a root turned to the other, and kept its rows.
+			40217, // it had the rest by the relay that it had left
+			40528, // the floor was past the place that says that the leaf is gone
+			50099, // as the first
 		} {
 			if w := execute(newTree(seed, kindsOf(seed)), noPlant, false); w.failed != nil {
 				report(t, w.plan, w.failed)
