@@ -110,7 +110,6 @@ type Pebble struct {
 	closed chan struct{}
 	ops    opGate
 	recent *recentBlocks
-	broken atomic.Pointer[error] // nothing more can be written
 	rotten atomic.Pointer[error] // something read was damaged
 
 	nextTable atomic.Uint32 // highest number of a table given out
@@ -240,8 +239,12 @@ func (p *Pebble) openDB() (db *pebble.DB, err error) {
 	o := p.opts.Database()
 	o.FS, o.Logger = p.fs, &pebbleLogger{p}
 	o.EventListener = &pebble.EventListener{
-		DataCorruption:  func(i pebble.DataCorruptionInfo) { p.damaged(i.Details) },
-		BackgroundError: func(err error) { p.opts.Logger.Warn("store: background work failed", "error", err) },
+		DataCorruption: func(i pebble.DataCorruptionInfo) { p.damaged(i.Details) },
+		BackgroundError: func(err error) {
+			if !p.fs.inVain() {
+				p.opts.Logger.Warn("store: background work failed", "error", err)
+			}
+		},
 	}
 	return pebble.Open(p.fs.dbDir(), o)
 }
@@ -315,8 +318,8 @@ func (p *Pebble) Begin(ctx context.Context) (engine.Tx, error) {
 
 // usable says why nothing can be written, or returns nil.
 func (p *Pebble) usable() error {
-	if err := p.broken.Load(); err != nil {
-		return *err
+	if err := p.fs.refused(); err != nil {
+		return err
 	}
 	if err := p.rotten.Load(); err != nil {
 		return *err
@@ -457,7 +460,7 @@ func (p *Pebble) finish(idle bool) error {
 	p.mu.Unlock()
 	p.writer.ahead.close() // of a transaction that is open
 	err := p.closeDB()
-	if cause := p.broken.Load(); cause != nil {
+	if p.fs.refused() != nil {
 		err = nil // it was told to who wrote
 	}
 	p.fs.close()
@@ -482,9 +485,7 @@ func (p *Pebble) fail(cause error) {
 	if p.isClosed() {
 		err = engine.ErrClosed
 	}
-	if p.broken.CompareAndSwap(nil, &err) {
-		p.fs.freeze(err)
-	}
+	p.fs.freeze(err)
 }
 
 // pebbleLogger hears what the database says of itself.
@@ -499,6 +500,9 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf is called where the database would end the process: a write has
 // failed, and it does not know what is on disk.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
+	if l.p.fs.inVain() {
+		return
+	}
 	msg := fmt.Sprintf(format, args...)
 	l.p.opts.Logger.Error("store: nothing more is written", "dir", l.p.opts.Dir, "error", msg)
 	l.p.fail(fmt.Errorf("store %s: a write failed, and nothing more is written until it is opened again: %s", l.p.opts.Dir, msg))

@@ -15,11 +15,8 @@ func (p *Pebble) apply(b *pebble.Batch, o *pebble.WriteOptions) error {
 	if err := p.db.Apply(b, o); err != nil {
 		return err
 	}
-	// The database does not return the error of a write that failed.
-	if err := p.broken.Load(); err != nil {
-		return *err
-	}
-	return nil
+	// The database does not return the error of a write that failed, or was in vain.
+	return p.fs.refused()
 }
 
 // spillChunk is how much goes to disk in one batch while a transaction is being

@@ -42,6 +42,8 @@ func (p *Pebble) readError(err error, what string) error {
 	switch {
 	case err == nil, errors.As(err, &known), errors.Is(err, engine.ErrClosed):
 		return err
+	case p.fs.inVain(): // what was not kept is not damaged
+		return engine.ErrClosed
 	case !isDamage(err):
 		return fmt.Errorf("store %s: reading %s: %w", p.opts.Dir, what, err)
 	}
@@ -97,8 +99,8 @@ func (p *Pebble) rot(c *CorruptError) {
 
 // openError names why the database does not open.
 func (p *Pebble) openError(err error) error {
-	if e := p.broken.Load(); e != nil {
-		return *e
+	if e := p.fs.refused(); e != nil {
+		return e
 	}
 	var errno syscall.Errno
 	if errors.Is(err, os.ErrPermission) || errors.As(err, &errno) && errno != syscall.ENOENT {

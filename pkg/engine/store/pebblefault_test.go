@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,6 +26,7 @@ type fullFS struct {
 	vfs.FS
 	full  atomic.Bool
 	fails atomic.Int64
+	part  func(name string, c vfs.DiskWriteCategory) bool // which files find no room; nil: all
 }
 
 func (fs *fullFS) err() error {
@@ -36,6 +38,9 @@ func (fs *fullFS) err() error {
 }
 
 func (fs *fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if fs.part != nil && !fs.part(name, c) {
+		return fs.FS.Create(name, c)
+	}
 	if err := fs.err(); err != nil {
 		return nil, err
 	}
@@ -48,8 +53,8 @@ func (fs *fullFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error)
 
 func (fs *fullFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := fs.FS.ReuseForWrite(from, to, c)
-	if err != nil {
-		return nil, err
+	if err != nil || fs.part != nil && !fs.part(to, c) {
+		return f, err
 	}
 	return &fullFile{f, fs}, nil
 }
@@ -181,6 +186,93 @@ func TestPebbleDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestPebbleFullInCommit closes a store while a commit waits for room at each of the places where the
+// database can wait: it ends, and what was committed before is there.
+func TestPebbleFullInCommit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		part func(name string, c vfs.DiskWriteCategory) bool
+		at   string // where the database waits
+	}{
+		"all":         {nil, ".rotateWAL"},
+		"log":         {func(name string, _ vfs.DiskWriteCategory) bool { return strings.HasSuffix(name, ".log") }, ".rotateWAL"},
+		"tables":      {func(name string, _ vfs.DiskWriteCategory) bool { return strings.HasSuffix(name, ".sst") }, ".maybeInduceWriteStall"},
+		"compactions": {func(_ string, c vfs.DiskWriteCategory) bool { return c == "pebble-compaction" }, ".maybeInduceWriteStall"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := vfs.NewCrashableMem()
+			fs := &fullFS{FS: disk, part: c.part}
+			o := crashOptions(fs)
+			p, err := OpenPebble(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want string
+			w := &workload{t: t, rng: rand.New(rand.NewPCG(15, 16))}
+			w.run(p, 10, func(_ int, d string) { want = d }, func(int) {})
+			view := p.View()
+			defer view.Close()
+			fs.full.Store(true)
+			ended := make(chan error, 1)
+			go func() { ended <- larger(p, w) }()
+			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				all := make([]byte, 4<<20)
+				if all = all[:runtime.Stack(all, true)]; strings.Contains(string(all), c.at) && p.Stalled() != nil {
+					break
+				}
+				if time.Since(began) > time.Minute {
+					t.Fatalf("it does not wait at %s: %v", c.at, p.Stalled())
+				}
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- p.Close() }()
+			for what, c := range map[string]struct {
+				end  <-chan error
+				want error
+			}{"Commit": {ended, engine.ErrClosed}, "Close": {closed, nil}} {
+				select {
+				case err := <-c.end:
+					if !errors.Is(err, c.want) {
+						t.Errorf("%s gave %v", what, err)
+					}
+				case <-time.After(time.Minute):
+					t.Fatalf("%s does not end", what)
+				}
+			}
+			fs.full.Store(false)
+			for what, fs := range map[string]vfs.FS{"as it is": disk, "after a crash": disk.CrashClone(vfs.CrashCloneCfg{})} {
+				p, err := OpenPebble(crashOptions(fs))
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if got := dumpStore(t, p); got != want {
+					t.Errorf("%s: the store holds\n%s\nand held\n%s", what, got, want)
+				}
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// larger commits a transaction that is larger than all that the database gathers in memory.
+func larger(p *Pebble, w *workload) error {
+	tx, err := p.Begin(context.Background())
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for range 2000 {
+		r := w.record(workTables[0])
+		r.Key, r.Row, r.Deleted = fmt.Appendf(nil, "large-%d", w.rng.IntN(1<<20)), w.row(4000), false
+		if err := tx.Put(&r); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }
 
 // TestPebbleSmallDisk fills a real file system: commits wait below the reserve,

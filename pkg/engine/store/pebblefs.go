@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,14 +19,17 @@ import (
 // diskFS is the file system as the database sees it. The database takes a full
 // disk for the end of the world, so it is never told of one: what finds no room
 // waits until there is some. Once frozen, nothing is altered any more, as if the
-// process had ended. It also remembers how far files have been synced (see
-// witness).
+// process had ended. If that is since it is to end without room, the database is not
+// told of that either, which it cannot bear: what it writes then is kept in memory as
+// far as it needs it to end, or nowhere. It also remembers how far files have been
+// synced (see witness).
 type diskFS struct {
 	vfs.FS
 	dir     string
 	reserve int64
 	frozen  atomic.Pointer[error]
 	ending  chan struct{} // closed when nothing waits for room any more
+	vain    *vfs.MemFS    // what is written in vain
 	witness witness
 
 	mu      sync.Mutex
@@ -65,7 +69,7 @@ func isFull(err error) bool {
 }
 
 func newDiskFS(inner vfs.FS, dir string, reserve int64) *diskFS {
-	return &diskFS{FS: inner, dir: dir, reserve: reserve, ending: make(chan struct{})}
+	return &diskFS{FS: inner, dir: dir, reserve: reserve, ending: make(chan struct{}), vain: vfs.NewMem()}
 }
 
 func (fs *diskFS) dbDir() string { return fs.PathJoin(fs.dir, "db") }
@@ -95,6 +99,17 @@ func (fs *diskFS) refused() error {
 		return *err
 	}
 	return nil
+}
+
+// inVain reports whether the database ends without room, and what it writes is lost.
+func (fs *diskFS) inVain() bool { return errors.Is(fs.refused(), engine.ErrClosed) }
+
+// refusal is what the database is told of refused.
+func (fs *diskFS) refusal() error {
+	if fs.inVain() {
+		return nil
+	}
+	return fs.refused()
 }
 
 // stalled returns why writes wait, or nil.
@@ -145,8 +160,16 @@ const (
 	retryMost  = time.Second
 )
 
-// do does something that needs room until there is some.
+// do does something that needs room until there is some, or in vain.
 func (fs *diskFS) do(path string, fn func() error) error {
+	if err := fs.try(path, fn); err != nil && !fs.inVain() {
+		return err
+	}
+	return nil
+}
+
+// try does something that needs room until there is some.
+func (fs *diskFS) try(path string, fn func() error) error {
 	var done func()
 	defer func() {
 		if done != nil {
@@ -167,7 +190,7 @@ func (fs *diskFS) do(path string, fn func() error) error {
 		select {
 		case <-time.After(pause):
 		case <-fs.ending:
-			return engine.ErrClosed
+			fs.freeze(engine.ErrClosed)
 		}
 	}
 }
@@ -212,27 +235,48 @@ func (fs *diskFS) short() bool {
 	return fs.low
 }
 
-func (fs *diskFS) file(f vfs.File, name string, err error) (vfs.File, error) {
-	if err != nil {
+// make makes a file that is written.
+func (fs *diskFS) make(name string, c vfs.DiskWriteCategory, fn func() (vfs.File, error)) (f vfs.File, err error) {
+	err = fs.try(name, func() error { f, err = fn(); return err })
+	switch {
+	case err == nil:
+		return &diskFile{File: f, fs: fs, name: name, table: isTable(name), proof: fs.witness.follow(fs.PathBase(name))}, nil
+	case !fs.inVain():
 		return nil, err
 	}
-	return &diskFile{File: f, fs: fs, name: name, proof: fs.witness.follow(fs.PathBase(name))}, nil
+	if f, err = fs.vain.Create(fs.PathBase(name), c); err != nil || isTable(name) && c == flushes {
+		return f, err // is read again if the database has to compact it, before it can end
+	}
+	return &diskFile{File: f, fs: fs, name: name}, nil
 }
 
-func (fs *diskFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
-	err = fs.do(name, func() error { f, err = fs.FS.Create(name, c); return err })
-	return fs.file(f, name, err)
+// flushes are what the database writes of what it has in memory: a bounded amount.
+const flushes vfs.DiskWriteCategory = "pebble-memtable-flush"
+
+func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
+
+func (fs *diskFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return fs.make(name, c, func() (vfs.File, error) { return fs.FS.Create(name, c) })
 }
 
-func (fs *diskFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (f vfs.File, err error) {
-	err = fs.do(name, func() error { f, err = fs.FS.OpenReadWrite(name, c, opts...); return err })
-	return fs.file(f, name, err)
+func (fs *diskFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return fs.make(name, c, func() (vfs.File, error) { return fs.FS.OpenReadWrite(name, c, opts...) })
 }
 
-func (fs *diskFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (f vfs.File, err error) {
-	fs.witness.forget(fs.PathBase(from))
-	err = fs.do(to, func() error { f, err = fs.FS.ReuseForWrite(from, to, c); return err })
-	return fs.file(f, to, err)
+func (fs *diskFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if fs.refused() == nil {
+		fs.witness.forget(fs.PathBase(from))
+	}
+	return fs.make(to, c, func() (vfs.File, error) { return fs.FS.ReuseForWrite(from, to, c) })
+}
+
+func (fs *diskFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if fs.inVain() {
+		if f, err := fs.vain.Open(fs.PathBase(name)); err == nil {
+			return f, nil
+		}
+	}
+	return fs.FS.Open(name, opts...)
 }
 
 func (fs *diskFS) OpenDir(name string) (vfs.File, error) {
@@ -256,16 +300,16 @@ func (fs *diskFS) MkdirAll(dir string, perm os.FileMode) error {
 }
 
 func (fs *diskFS) Remove(name string) error {
-	if err := fs.refused(); err != nil {
-		return err
+	if fs.refused() != nil {
+		return fs.refusal()
 	}
 	fs.witness.forget(fs.PathBase(name))
 	return fs.FS.Remove(name)
 }
 
 func (fs *diskFS) RemoveAll(name string) error {
-	if err := fs.refused(); err != nil {
-		return err
+	if fs.refused() != nil {
+		return fs.refusal()
 	}
 	return fs.FS.RemoveAll(name)
 }
@@ -276,6 +320,7 @@ type diskFile struct {
 	vfs.File
 	fs    *diskFS
 	name  string
+	table bool   // on disk
 	proof *proof // nil: of no interest to the witness
 	// Flushes and compactions sync one directory at the same time.
 	size atomic.Int64 // written
@@ -286,7 +331,7 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 	if f.proof != nil {
 		f.proof.wrote(p)
 	}
-	err = f.fs.do(f.name, func() error {
+	err = f.do(func() error {
 		m, err := f.File.Write(p[n:])
 		n += m
 		f.size.Add(int64(m))
@@ -295,12 +340,27 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 		}
 		return err
 	})
+	if err == nil {
+		n = len(p) // or in vain
+	}
 	return n, err
 }
 
 func (f *diskFile) WriteAt(p []byte, at int64) (n int, err error) {
-	err = f.fs.do(f.name, func() error { n, err = f.File.WriteAt(p, at); return err })
+	err = f.do(func() error { n, err = f.File.WriteAt(p, at); return err })
+	if err == nil {
+		n = len(p)
+	}
 	return n, err
+}
+
+// do is as that of the file system. A table that is on disk in part is given up: the
+// database writes another.
+func (f *diskFile) do(fn func() error) error {
+	if f.table {
+		return f.fs.try(f.name, fn)
+	}
+	return f.fs.do(f.name, fn)
 }
 
 // Preallocate waits for no room: it may ask for more than the disk will ever have, such
@@ -336,7 +396,7 @@ func (f *diskFile) sync(fn func() error) error {
 // taken may forget that it has to: it is given again.
 func (f *diskFile) sync2(fn func() error) error {
 	again := false
-	return f.fs.do(f.name, func() error {
+	return f.do(func() error {
 		if again {
 			if err := f.rewrite(); err != nil {
 				return err
@@ -365,6 +425,9 @@ func (f *diskFile) rewrite() error {
 }
 
 func (f *diskFile) synced() {
+	if f.fs.refused() != nil { // in vain
+		return
+	}
 	f.safe.Store(f.size.Load())
 	if f.proof != nil {
 		f.proof.synced()

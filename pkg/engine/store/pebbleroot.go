@@ -149,8 +149,8 @@ func (p *Pebble) load() (*diskRoot, error) {
 	if err := l.sweep(); err != nil {
 		return nil, p.readError(err, "the search for what a crash left")
 	}
-	if err := p.broken.Load(); err != nil {
-		return nil, *err
+	if err := p.fs.refused(); err != nil {
+		return nil, err
 	}
 	return l.root, nil
 }
