@@ -147,7 +147,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	for _, d := range n.sinks {
 		g.Go(func() error { return d.deliver(run) })
 	}
-	archived := make(chan struct{})
+	archived, ended := make(chan struct{}), make(chan struct{})
+	gaveUp := make(chan error, 1)
 	g.Go(func() error {
 		if !o.ArchiveOnce {
 			return n.archives.run(run)
@@ -163,6 +164,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		case <-run.Done(): // something else ended: end the rest
 		}
 		stop()
+		go func() { gaveUp <- giveUp(n.store, ended) }()
 		n.server.Close()
 		err := httpServer.Close()
 		if n.written != nil {
@@ -170,7 +172,15 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return err
 	})
-	return g.Wait()
+	err = g.Wait()
+	close(ended)
+	if why := <-gaveUp; why != nil {
+		n.log.Warn("ended while it waited", "error", why)
+		if errors.Is(err, engine.ErrClosed) {
+			err = nil
+		}
+	}
+	return err
 }
 
 // drain asks readers to move and waits for them.

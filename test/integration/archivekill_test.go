@@ -27,6 +27,7 @@ func asProcess(t *testing.T, r *running) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
+		r.process = c
 		r.stop = func() {
 			r.stop = func() {}
 			_ = c.Process.Kill()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,7 +59,8 @@ type running struct {
 	stop           func()
 	again          func() // starts it anew, at the same addresses
 	cfg            *nodeconfig.Config
-	file           string // of cfg
+	file           string    // of cfg
+	process        *exec.Cmd // of a node that asProcess has started
 }
 
 // twoHops starts the nodes over a database whose tables exist.
