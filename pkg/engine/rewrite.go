@@ -65,6 +65,11 @@ func (b *baseline) rewrite(tx Tx, after Time) error {
 			if r.Stamp.Origin != b.log.Origin || r.Stamp.Epoch >= b.log.Epoch || r.Stamp.Time <= after {
 				return nil, nil
 			}
+			if r.Schema.Shares() {
+				if moved, err := b.moved(&m, r, after); moved || err != nil {
+					return nil, err
+				}
+			}
 			return b.rewritten(r), nil
 		})
 		if err != nil {
@@ -72,6 +77,26 @@ func (b *baseline) rewrite(tx Tx, after Time) error {
 		}
 	}
 	return nil
+}
+
+// moved reports whether a share is what was left when it moved to another epoch, whose
+// share is the one to be written again: there is one in an epoch between.
+func (b *baseline) moved(m *merger, r *Record, after Time) (bool, error) {
+	all, err := m.epochs(r.Stamp.Origin, r.Stamp.Epoch)
+	if err != nil {
+		return false, err
+	}
+	base := bytes.TrimSuffix(r.Key, AppendKeyValue(nil, epochText(r.Stamp.Epoch)))
+	for _, e := range all {
+		if e <= r.Stamp.Epoch || e >= b.log.Epoch {
+			continue
+		}
+		newer, ok, err := m.tx.Get(r.Schema.Table, AppendKeyValue(slices.Clone(base), epochText(e)))
+		if err != nil || ok && newer.Stamp.Time > after {
+			return ok, err
+		}
+	}
+	return false, nil
 }
 
 // rewritten returns a record as it is written again; nothing if it stands as it is. A

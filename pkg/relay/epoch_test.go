@@ -15,7 +15,12 @@ import (
 // known of it: the roots come to hold it, and it alone.
 func TestClockBack(t *testing.T) {
 	t.Parallel()
-	for name, again := range map[string]bool{"wiped": false, "wiped and restarted": true} {
+	for name, c := range map[string]struct{ again, twice bool }{
+		"wiped":                      {},
+		"wiped and restarted":        {again: true},
+		"told twice":                 {twice: true}, // by two parents, of which the second knows more
+		"told twice, once restarted": {again: true, twice: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ahead := func() time.Time { return time.Now().Add(time.Hour) }
@@ -50,16 +55,31 @@ func TestClockBack(t *testing.T) {
 			l.write(ingest.Delete, hits, "page", "ended")
 			l.write(ingest.Add, hits, "page", "ended", "n", 2)
 			l.write(ingest.Add, hits, "page", "begun again", "n", 3)
-			if again {
+			l.write(ingest.Add, hits, "page", "ended before", "n", 3)
+			l.write(ingest.Delete, hits, "page", "ended before")
+			l.write(ingest.Add, hits, "page", "ended late", "n", 3)
+			if c.again {
 				l.end()
 				l = newLeafOver(t, "leaf", st)
 			}
-			l.Witness("a", was.Log.Epoch, was.Time)
-			l.until("it has taken an epoch above", func() bool {
-				return len(l.Adverts()) == 1 && l.Adverts()[0].Log.Epoch > was.Log.Epoch
-			})
-			l.own = l.Adverts()[0].Log
-			l.write(ingest.Add, hits, "page", "kept", "n", 1)
+			told := func(held engine.Time) {
+				t.Helper()
+				before := l.own.Epoch
+				l.Witness("a", was.Log.Epoch, held)
+				l.until("it has taken an epoch above", func() bool {
+					return len(l.Adverts()) == 1 && l.Adverts()[0].Log.Epoch > max(was.Log.Epoch, before)
+				})
+				l.own = l.Adverts()[0].Log
+				l.write(ingest.Add, hits, "page", "kept", "n", 1)
+			}
+			told(was.Time)
+			l.write(ingest.Add, hits, "page", "ended before", "n", 4)
+			l.write(ingest.Delete, hits, "page", "ended late")
+			kept := "7.00"
+			if c.twice {
+				told(was.Time + engine.Time(10*time.Minute/time.Microsecond))
+				kept = "8.00"
+			}
 			a.end()
 			b := newRelay(t, "b", nil, cfg, l)
 			root = root.again(func(id string, st engine.Store) *node { return newRelay(t, id, st, cfg, b) })
@@ -67,9 +87,9 @@ func TestClockBack(t *testing.T) {
 			root.until("it has read all", func() bool { return root.links[0].head() == b.Adverts()[0].Head })
 			v := root.View()
 			defer v.Close()
-			for page, total := range map[string]string{"kept": "7.00", "ended": "2.00", "begun again": "3.00"} {
+			for page, total := range map[string]string{"kept": kept, "ended": "2.00", "begun again": "3.00", "ended before": "4.00", "ended late": ""} {
 				c, ok, err := relay.CounterOf(v, hits, engine.AppendKeyValue(nil, page), []string{"n"})
-				if err != nil || !ok || c.Totals[0] != total {
+				if err != nil || ok != (total != "") || ok && c.Totals[0] != total {
 					t.Errorf("counter %s: %+v, %v; want %s", page, c, err, total)
 				}
 			}

@@ -106,6 +106,7 @@ func TestTreeFound(t *testing.T) {
 			40217, // it had the rest by the relay that it had left
 			40528, // the floor was past the place that says that the leaf is gone
 			50099, // as the first
+			56907, // a leaf was told twice to take an epoch above: what had been left of a share in the first took its place
 		} {
 			if w := execute(newTree(seed, kindsOf(seed)), noPlant, false); w.failed != nil {
 				report(t, w.plan, w.failed)
