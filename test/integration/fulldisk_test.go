@@ -75,6 +75,16 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("it serves %d rows of the 500 that it has: %v", len(all), err)
 	}
 	read.Close()
+	bytes, times := int64(0), 0
+	until(t, "the transaction to wait too, and not only what is written of it already", func() error {
+		if st := n.statusz(t); st.Store != nil && st.Store.Bytes != bytes {
+			bytes, times = st.Store.Bytes, 0
+		}
+		if times++; times < 50 {
+			return fmt.Errorf("the store has %d bytes", bytes)
+		}
+		return nil
+	})
 	for range 2 { // the second time it has no room from the start
 		reason(nodeconfig.StoreDiskFull)
 		n.terminate(t)
