@@ -165,7 +165,7 @@ spec:
 	}
 	write("new")
 	until("the rows at the root", rows)
-	until("the tree", drawn("◆ tree default/sales Ready", "◆ branch default/sales/b0 Ready", "1 of 1 children", "3 of 3 children"))
+	until("the tree", drawn("◆ tree default/sales Ready", "◆ branch default/sales/b0 Ready", "default/sales-root-0 Streaming 0.0s 1 of 1 children", "default/sales-b0-0 Streaming 0.0s 3 of 3 children"))
 
 	manifests(2)
 	write("paid")

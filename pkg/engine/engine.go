@@ -256,9 +256,13 @@ func (e *Engine) Adverts() []Advert {
 		if !l.named {
 			l.order, l.named = l.compare.Name(), true
 		}
+		origin := l.origin(e.counter)
+		if l.source == e.writes.own {
+			origin = recorded(&info)
+		}
 		all = append(all, Advert{
 			Log: id, Tables: l.tables, Path: l.path,
-			Oldest: info.Oldest, Head: info.Head, Time: info.Time, Order: l.order, Source: l.source.name, History: l.history, Whole: l.whole, Origin: l.origin(e.counter),
+			Oldest: info.Oldest, Head: info.Head, Time: info.Time, Order: l.order, Source: l.source.name, History: l.history, Whole: l.whole, Origin: origin,
 		})
 	}
 	return all

@@ -5,15 +5,19 @@ import (
 	"time"
 )
 
-// Head is how far a log has got at its origin.
+// Head is how far a log has got at its origin. The zero Head knows nothing; one with a
+// time and without a position is of a log in which nothing is yet.
 type Head struct {
-	Position Position // empty: not known
-	Time     Time     // of the transaction that ends there
+	Position Position
+	Time     Time // of the transaction that ends there
 	// Changes are those of the log up to there, as counted by Counter, which names a
 	// life of the origin's node; 0 where they are not known.
 	Changes uint64
 	Counter uint64
 }
+
+// Known reports whether the head is known.
+func (h Head) Known() bool { return h.Position != "" || h.Time != 0 }
 
 // Lag is how far a log is behind its source. Unknown never reads as 0.
 type Lag struct {
@@ -52,23 +56,23 @@ func (r *reach) last() Head {
 	return r.heads[len(r.heads)-1]
 }
 
-// heard takes a head; one without a position forgets all. It reports whether
+// heard takes a head; one that knows nothing forgets all. It reports whether
 // anything has changed.
 func (r *reach) heard(h Head, compare Comparator) bool {
 	was, at := r.last(), h.Time
-	if h.Time = was.Time; h == was { // a time alone says nothing new
+	if !h.Known() {
+		r.heads = nil
+		return was.Known()
+	}
+	if h.Time = was.Time; h == was && was.Known() { // a time alone says nothing new
 		return false
 	}
 	h.Time = at
-	if h.Position == "" {
-		r.heads = nil
-		return true
-	}
 	if h.Counter != r.counter {
 		r.counter, r.synced = h.Counter, false
 	}
 	switch {
-	case was.Position == "":
+	case !was.Known():
 		r.heads = append(r.heads, h)
 	case compare(h.Position, was.Position) > 0:
 		if r.pass(compare); len(r.heads) >= maxHeads { // the first is what lag is counted from
@@ -119,7 +123,7 @@ func (r *reach) match(h Head) {
 func (l *logState) lag(at Position, now time.Time) Lag {
 	r := &l.reach
 	last := r.last()
-	if last.Position == "" {
+	if !last.Known() {
 		return Lag{}
 	}
 	if l.compare(at, last.Position) >= 0 {
@@ -137,6 +141,11 @@ func (l *logState) lag(at Position, now time.Time) Lag {
 	}
 	return lag
 }
+
+// recorded returns how far a recorder's log has got, given what the store says of it: a
+// recorder is the origin, and its log ends where the store does. Its changes are not
+// counted, since they reach a reader as often as that reads.
+func recorded(info *LogInfo) Head { return Head{Position: info.Head, Time: max(info.Time, 1)} }
 
 // origin returns the head that the readers of this node are told.
 func (l *logState) origin(counter uint64) Head {
@@ -170,14 +179,14 @@ func (s *source) Head(log LogID, h Head) {
 	if l.reach.at == "" {
 		l.reach.at = e.committedAt(log)
 	}
-	known := l.reach.last().Position != ""
+	known := l.reach.last().Known()
 	changed := l.reach.heard(h, l.compare)
 	// What moves with commits is told with them. A node that does not get on has to
 	// say by itself that its origin does: one that mints not at each head that it
 	// hears, which is told again with the next.
 	now := e.now()
-	flips := known != (h.Position != "")
-	behind := h.Position != "" && l.compare(l.reach.at, h.Position) < 0
+	flips := known != h.Known()
+	behind := h.Known() && l.compare(l.reach.at, h.Position) < 0
 	if flips || behind && (changed && len(l.path) > 1 || now.Sub(e.headsTold) >= headsEvery) {
 		e.headsTold = now
 		e.notify()

@@ -77,6 +77,9 @@ func (e *Engine) Status() Status {
 		}
 		ls.Repeated = e.tally.repeats(info.ID.Origin)
 		ls.Lag = l.lag(info.Head, now)
+		if l.source == e.writes.own {
+			ls.SourceHead, ls.Lag = info.Head, Lag{Known: true, CountKnown: true}
+		}
 		st.Logs = append(st.Logs, ls)
 	}
 

@@ -71,6 +71,29 @@ func TestLag(t *testing.T) {
 	})
 }
 
+// Of a log that holds nothing yet it is known that nothing is missing.
+func TestLagOfNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := engine.LogID{Origin: "o#relay", Epoch: 1}
+		e, sink, stop := carrying(t, "n", log, "", nil)
+		defer stop()
+		sink.Head(log, engine.Head{Time: 1})
+		if l := e.Status().Logs[0].Lag; l != (engine.Lag{Known: true, CountKnown: true}) {
+			t.Errorf("the log is empty, and the lag is %+v", l)
+		}
+		sink.Head(log, engine.Head{Position: "0/2", Time: engine.TimeOf(time.Now())})
+		time.Sleep(time.Second)
+		if l := e.Status().Logs[0].Lag; !l.Known || l.Seconds != 1 {
+			t.Errorf("a second behind, and the lag is %+v", l)
+		}
+		sink.Head(log, engine.Head{})
+		if l := e.Status().Logs[0].Lag; l.Known {
+			t.Errorf("the head is not known any more, and the lag is %+v", l)
+		}
+	})
+}
+
 // The changes that are missing are counted, once the node has been where its origin
 // was: not before, not with another counter, and not of a part of a log.
 func TestLagInChanges(t *testing.T) {

@@ -129,7 +129,7 @@ func Behind(ts []*wirepb.TableReached) map[engine.TableName]engine.Reached {
 
 // FromHead returns how far a log has got at its origin as it is sent.
 func FromHead(h engine.Head) *wirepb.SourceHead {
-	if h.Position == "" {
+	if !h.Known() {
 		return nil
 	}
 	return &wirepb.SourceHead{At: FromCursor(h.Position, h.Time), Changes: h.Changes, Counter: h.Counter}

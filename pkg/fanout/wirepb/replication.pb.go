@@ -3308,7 +3308,8 @@ func (x *Head) GetSource() *SourceHead {
 	return nil
 }
 
-// SourceHead is how far a log has got at its origin.
+// SourceHead is how far a log has got at its origin: to an empty position, with a time,
+// while nothing is in it.
 type SourceHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	At    *Cursor                `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
