@@ -183,6 +183,7 @@ func checkConflicts(all []v1alpha1.TableConflicts, taken []v1alpha1.TableReferen
 	seen := map[v1alpha1.TableReference]bool{}
 	for i, c := range all {
 		owned := c.Policy == v1alpha1.ConflictOriginOwnsKey
+		out = append(out, checkOneOf(fmt.Sprintf("conflicts[%d].policy", i), c.Policy, v1alpha1.ConflictLastWriteWins, v1alpha1.ConflictOriginOwnsKey, v1alpha1.ConflictNamespaceByOrigin)...)
 		switch {
 		case seen[c.TableReference]:
 			say("conflicts[%d] names %s again: a table has one policy.", i, c.TableReference)

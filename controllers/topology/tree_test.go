@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -515,6 +516,53 @@ func TestTreeChecks(t *testing.T) {
 	secured.Spec.Serve = &v1alpha1.NodeServe{TLS: &v1alpha1.ServeTLS{SecretRef: v1alpha1.LocalReference{Name: "cert"}}}
 	w.set(secured)
 	wantTree(t, w.plan(t), "sales", v1alpha1.ConditionAccepted, v1alpha1.ReasonTLSMismatch, "The nodes of the tree connect in plain text, and secured serves TLS")
+}
+
+// What no schema has refused is said before a node is started with it: files have not
+// passed one.
+func TestTreeRefused(t *testing.T) {
+	t.Parallel()
+	table := v1alpha1.TableReference{Schema: "public", Name: "t"}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.RelayTreeSpec)
+		want   string
+	}{
+		"delivery": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Tables = []v1alpha1.TreeTable{{TableReference: table, Delivery: "Newest"}}
+		}, "tables[0].delivery is Newest: it can be All, Latest or Counter."},
+		"no delivery": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Tables = []v1alpha1.TreeTable{{TableReference: table}}
+		}, "tables[0].delivery is not set: it can be All, Latest or Counter."},
+		"mode": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Redundancy = &v1alpha1.TreeRedundancy{Mode: "activestandby"}
+		}, "redundancy.mode is activestandby: it can be ActiveActive or ActiveStandby."},
+		"onFull":    {func(s *v1alpha1.RelayTreeSpec) { s.Leaves.OnFull = "Drop" }, "leaves.onFull is Drop: it can be Block or Rebaseline."},
+		"onReset":   {func(s *v1alpha1.RelayTreeSpec) { s.Leaves.OnReset = "Drop" }, "leaves.onReset is Drop: it can be Keep or Remove."},
+		"onRemoval": {func(s *v1alpha1.RelayTreeSpec) { s.Leaves.OnRemoval = "Drop" }, "leaves.onRemoval is Drop: it can be Keep or Remove."},
+		"maxLog": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Leaves.MaxLog = new(resource.MustParse("-1"))
+		}, "leaves.maxLog must be a quantity from 1Mi to 1Ti, such as 1Gi; it is -1."},
+		"maxPending": {func(s *v1alpha1.RelayTreeSpec) {
+			s.MaxPending = new(resource.MustParse("9Pi"))
+		}, "maxPending must be a quantity from 64Ki to 1Gi, such as 16Mi; it is 9Pi."},
+		"window": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Window = &metav1.Duration{Duration: 10 * time.Hour}
+		}, "window must be a duration from 1ms to 1m, such as 100ms; it is 10h0m0s."},
+		"tombstoneRetention": {func(s *v1alpha1.RelayTreeSpec) {
+			s.TombstoneRetention = &metav1.Duration{Duration: -time.Hour}
+		}, "tombstoneRetention must be a duration from 1m to 8784h, such as 24h; it is -1h0m0s."},
+		"policy": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Conflicts = []v1alpha1.TableConflicts{{TableReference: table, Policy: "FirstWins"}}
+		}, "conflicts[0].policy is FirstWins: it can be LastWriteWins, OriginOwnsKey or NamespaceByOrigin."},
+	} {
+		tr := tree("sales", "till", 1)
+		c.change(&tr.Spec)
+		w := world{topology.Inputs{Nodes: leaves(2), Trees: []v1alpha1.RelayTree{tr}}}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			wantTree(t, w.plan(t), "sales", v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalid, c.want)
+		})
+	}
 }
 
 // What comes from a root must not come to a leaf of its tree again.
