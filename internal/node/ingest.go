@@ -49,7 +49,7 @@ func (n *node) ingestSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	g := s.Ingest
 	c := ingest.Config{
 		MaxKeys: g.Idempotency.MaxKeys, KeyRetention: g.Idempotency.Retention,
-		MaxPending: g.Pending.MaxBatches, MaxPendingBytes: int64(g.Pending.MaxBytes), Timeout: g.Timeout, Stalled: n.store.Stalled,
+		MaxPending: g.Pending.MaxBatches, MaxPendingBytes: int64(g.Pending.MaxBytes), Timeout: g.Timeout, Stalled: n.store.Stalled, Full: n.logFull,
 	}
 	for _, t := range g.Tables {
 		c.Tables = append(c.Tables, ingestTable(&t))

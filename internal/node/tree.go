@@ -359,6 +359,20 @@ func (n *node) ownBytes() (size int64) {
 	return size
 }
 
+// logFull says why what is written waits for the log that is kept for the roots; it is
+// empty if it does not.
+func (n *node) logFull() string {
+	st := n.describeTree()
+	if st == nil || !st.Full {
+		return ""
+	}
+	who := "a root"
+	if st.PinnedBy != "" {
+		who = "the root " + st.PinnedBy
+	}
+	return fmt.Sprintf("the log that is kept for the roots is full, with %d bytes of at most %d (parents.maxLog): %s has yet to take it", st.LogBytes, st.MaxLogBytes, who)
+}
+
 // describeTree says what the node is in a relay tree; nil if nothing.
 func (n *node) describeTree() *nodeconfig.TreeStatus {
 	if n.holder == "" {
@@ -383,6 +397,9 @@ func (n *node) describeTree() *nodeconfig.TreeStatus {
 		}
 		s := r.Stats()
 		st.Log, st.Flushes, st.Changes = r.Log().String(), s.Flushes, s.Changes
+		if g := s.Gap; g.Why != "" {
+			st.Gap = &nodeconfig.GapStatus{Position: string(relay.Position(g.Place)), Since: g.At.Wall(), Message: g.Why}
+		}
 	}
 	if limit, _ := n.cfg.KeptLog(); limit > 0 {
 		st.LogBytes, st.MaxLogBytes, st.Full = n.ownBytes(), int64(limit), n.engine.Status().Full != nil

@@ -16,6 +16,8 @@ var (
 		"Flushes of the relay's log that had changes.", nil, nil)
 	descRelayChanges = prometheus.NewDesc("tributary_relay_changes_total",
 		"Changes in the flushes of the relay's log.", nil, nil)
+	descRelayGap = prometheus.NewDesc("tributary_relay_gap_timestamp_seconds",
+		"When the relay's log last got a gap: changes are missing of tables of which every change is delivered. Absent without one.", nil, nil)
 	descLeafBytes = prometheus.NewDesc("tributary_leaf_log_bytes",
 		"Bytes of its log that a leaf, or a relay with tables of which every change is delivered, keeps.", nil, nil)
 	descLeafFull = prometheus.NewDesc("tributary_leaf_full",
@@ -23,7 +25,7 @@ var (
 )
 
 func (treeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descTreeChildren, descTreeLogs, descTreeCursors, descRelayFlushes, descRelayChanges, descLeafBytes, descLeafFull} {
+	for _, d := range []*prometheus.Desc{descTreeChildren, descTreeLogs, descTreeCursors, descRelayFlushes, descRelayChanges, descRelayGap, descLeafBytes, descLeafFull} {
 		ch <- d
 	}
 }
@@ -45,6 +47,9 @@ func (c treeCollector) Collect(ch chan<- prometheus.Metric) {
 	if c.n.relay != nil {
 		ch <- prometheus.MustNewConstMetric(descRelayFlushes, prometheus.CounterValue, float64(st.Flushes))
 		ch <- prometheus.MustNewConstMetric(descRelayChanges, prometheus.CounterValue, float64(st.Changes))
+		if st.Gap != nil {
+			gauge(descRelayGap, float64(st.Gap.Since.UnixNano())/1e9)
+		}
 	}
 	if limit, _ := c.n.cfg.KeptLog(); limit > 0 {
 		gauge(descLeafBytes, float64(st.LogBytes))

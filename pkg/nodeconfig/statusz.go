@@ -152,6 +152,9 @@ type TreeStatus struct {
 	// Of a relay, since it was started: its flushes, and the changes in them.
 	Flushes uint64 `json:"flushes,omitempty"`
 	Changes uint64 `json:"changes,omitempty"`
+	// Gap is the newest place in its log before which changes are missing, of tables of
+	// which every change is delivered.
+	Gap *GapStatus `json:"gap,omitempty"`
 
 	// Of a leaf: what all roots have, how far each is, the slowest first, and how much
 	// of its log it keeps.
@@ -164,6 +167,13 @@ type TreeStatus struct {
 	PinnedBy string `json:"pinnedBy,omitempty"`
 	// Parents that the node dials.
 	Parents []PeerStatus `json:"parents,omitempty"`
+}
+
+// GapStatus is a place in a log before which changes are missing.
+type GapStatus struct {
+	Position string    `json:"position"`
+	Since    time.Time `json:"since"`
+	Message  string    `json:"message"`
 }
 
 // RootStatus is how far a root has the log of a leaf.

@@ -489,6 +489,7 @@ func TestCaseR23LeafFull(t *testing.T) {
 	ctx := t.Context()
 	leaf := tr.start("full/leaf", func(c *nodeconfig.Config) {
 		c.Sources, c.Parents = []nodeconfig.Source{measuredSource()}, &nodeconfig.Parents{MaxLog: 1 << 20}
+		c.Sources[0].Ingest.Timeout = 2 * time.Second
 	}, func(w *nodeconfig.Wiring) { w.Parents.Roots = []string{"full/root"} })
 	if err := leaf.WaitReady(ctx, time.Minute); err != nil {
 		t.Fatal(err)
@@ -526,6 +527,9 @@ func TestCaseR23LeafFull(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	if n := written.Load() - before; n > 1 {
 		t.Errorf("%d batches were taken by a leaf that is full", n)
+	}
+	if _, err := (&ingestapi.Client{URL: "http://" + leaf.HTTP}).Write(ctx, &ingest.Batch{Ops: []ingest.Op{measure(ingest.Put, "x", "1", "1")}}); err == nil || !strings.Contains(err.Error(), "full/root has yet to take it") {
+		t.Errorf("a write to a leaf that is full is answered with %v", err)
 	}
 	if err := leaf.Rewire(func(w *nodeconfig.Wiring) { w.Parents.Roots = nil }); err != nil {
 		t.Fatal(err)

@@ -99,6 +99,11 @@ func (s *Source) why() string {
 			return fmt.Sprintf("the store cannot commit: %v", err)
 		}
 	}
+	if s.cfg.Full != nil {
+		if why := s.cfg.Full(); why != "" {
+			return why
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -26,6 +26,9 @@ type Config struct {
 	Timeout time.Duration
 	// Stalled says why the store's commits wait, for who waits for one; may be nil.
 	Stalled func() error
+	// Full says whom or what the node waits for before it takes more, where its log is
+	// full; empty if it is not. May be nil.
+	Full func() string
 }
 
 // The defaults of Config.
