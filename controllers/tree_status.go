@@ -58,8 +58,12 @@ func hearRelay(d *nodeconfig.Statusz) *heardRelay {
 			h.children[l.Path[1]] = c
 		}
 	}
-	if h.relay {
+	switch {
+	case h.relay:
 		h.overlaps = overlaps(d)
+	case d.Tree != nil: // what others have written is not of the tree
+		h.overlaps = overlaps(d)
+		maps.DeleteFunc(h.overlaps, func(_ string, refused []string) bool { return !slices.Contains(refused, d.Node) })
 	}
 	if t := d.Tree; t != nil && t.MaxLogBytes > 0 {
 		h.full, h.pinnedBy = t.Full || t.LogBytes >= t.MaxLogBytes, t.PinnedBy

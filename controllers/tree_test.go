@@ -138,6 +138,9 @@ func (k *relayKubelet) doc(name string) nodeconfig.Statusz {
 	if w.Parents != nil {
 		d.Sources = []nodeconfig.SourceStatus{{Name: "local", Kind: nodeconfig.KindIngest, State: nodeconfig.StateStreaming}}
 		d.Tree = &nodeconfig.TreeStatus{Role: nodeconfig.RoleLeaf, MaxLogBytes: 2 << 20, Full: k.full == name, PinnedBy: k.ns + "/sales-east"}
+		if k.shared && name == "till-1" {
+			d.Tables = []nodeconfig.TableStatus{{Name: "public.tally", Conflicts: &nodeconfig.ConflictStatus{Policy: "OriginOwnsKey", Refused: []nodeconfig.RefusedWrites{{Origin: k.ns + "/till-1#local", Writes: 3}}}}}
+		}
 	}
 	for _, s := range w.Sources {
 		if s.Redundancy == "" {
@@ -252,7 +255,7 @@ func TestRelayTree(t *testing.T) {
 	wantEvent(t, ns, "KeysOverlap", "the same rows of public.tally")
 	eventually(t, "the overlap", func(ctx context.Context) error {
 		tree, err := get[v1alpha1.RelayTree](ctx, ns, "sales")
-		if d := cmp.Diff([]v1alpha1.TreeOverlap{{Table: "public.tally", Refused: []string{"till-2"}}}, tree.Status.Overlaps); err == nil && d != "" {
+		if d := cmp.Diff([]v1alpha1.TreeOverlap{{Table: "public.tally", Refused: []string{"till-1", "till-2"}}}, tree.Status.Overlaps); err == nil && d != "" {
 			err = fmt.Errorf("%s", d)
 		}
 		return err

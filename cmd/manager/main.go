@@ -27,7 +27,8 @@ import (
 )
 
 const about = `The manager of Tributary: it makes a cluster's replication topology what the
-resources ReplicationNode, PostgresSource and FanoutSource say.
+resources of tributary.dev say: nodes, sources, meshes, relay trees and
+exports to archives.
 
 usage: manager --node-image IMAGE [flags]
 

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -268,10 +269,11 @@ func (p *planner) treeLeaves(t *treeDraft) (out []*draft) {
 			d.tree, d.Leaf = t, &t.spec.Spec
 			out = append(out, d)
 			t.checkTLS(n)
+			t.checkLeafTables(d)
 		}
 	}
 	if t.Unassigned = len(t.selected) - len(out); len(t.selected) == 0 {
-		t.leaves.add(v1alpha1.ReasonNoLeaves, "No node of the namespace has the labels %s that the tree selects.", selector)
+		t.leaves.add(v1alpha1.ReasonNoLeaves, "No node of the namespace has the labels %s that the tree selects: give them to nodes, or change leaves.selector.", selector)
 	}
 	for _, c := range t.spec.Spec.Conflicts {
 		for _, o := range c.Owners {
@@ -281,6 +283,50 @@ func (p *planner) treeLeaves(t *treeDraft) (out []*draft) {
 		}
 	}
 	return out
+}
+
+// checkLeafTables checks what the tree says of tables against those that are written to a
+// leaf: what goes by a column that is not there would stop the leaf, or count nothing.
+func (t *treeDraft) checkLeafTables(d *draft) {
+	s := &t.spec.Spec
+	if c := keyless(d.spec, s.Conflicts); c != nil && d.mesh == nil {
+		d.accepted.add(v1alpha1.ReasonInvalid, "The RelayTree %s says that %s of table %s says whose a row is, and the column is not part of the table's key here: mark it with key: true, or name one that is.", t.Key.Name, c.OwnerColumn, c.TableReference)
+	}
+	for _, source := range d.spec.Spec.Sources {
+		if source.Ingest == nil {
+			continue
+		}
+		for _, table := range source.Ingest.Tables {
+			i := slices.IndexFunc(s.Tables, func(c v1alpha1.TreeTable) bool {
+				return c.TableReference == table.TableReference && c.Delivery == v1alpha1.DeliveryCounter
+			})
+			if i < 0 {
+				continue
+			}
+			for _, name := range s.Tables[i].Columns {
+				if why := uncountable(table.Columns, name); why != "" {
+					t.accepted.add(v1alpha1.ReasonInvalid, "tables[%d] counts %s of %s, %s at the leaf %s: name columns of integers or numeric that are not of the key, and that every leaf has.", i, name, table.TableReference, why, d.Key.Name)
+				}
+			}
+		}
+	}
+}
+
+// adds are the types of which numbers add up, exactly.
+var adds = regexp.MustCompile(`(?i)^\s*(smallint|integer|bigint|int|int2|int4|int8|oid|numeric|decimal)\s*(\([0-9, ]*\))?\s*$`)
+
+// uncountable says why a column does not add up; it is empty if it does.
+func uncountable(columns []v1alpha1.IngestColumn, name string) string {
+	i := slices.IndexFunc(columns, func(c v1alpha1.IngestColumn) bool { return c.Name == name })
+	switch {
+	case i < 0:
+		return "which is no column of it"
+	case columns[i].Key:
+		return "which is part of its key"
+	case !adds.MatchString(columns[i].Type):
+		return "which is of type " + columns[i].Type
+	}
+	return ""
 }
 
 // assignTree gives each leaf its branch, each branch the one above it, and each leaf its

@@ -522,7 +522,7 @@ func TestTreeChecks(t *testing.T) {
 // passed one.
 func TestTreeRefused(t *testing.T) {
 	t.Parallel()
-	table := v1alpha1.TableReference{Schema: "public", Name: "t"}
+	table, written := v1alpha1.TableReference{Schema: "public", Name: "t"}, v1alpha1.TableReference{Schema: "public", Name: "written"}
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.RelayTreeSpec)
 		want   string
@@ -554,15 +554,36 @@ func TestTreeRefused(t *testing.T) {
 		"policy": {func(s *v1alpha1.RelayTreeSpec) {
 			s.Conflicts = []v1alpha1.TableConflicts{{TableReference: table, Policy: "FirstWins"}}
 		}, "conflicts[0].policy is FirstWins: it can be LastWriteWins, OriginOwnsKey or NamespaceByOrigin."},
+		"counter of text": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Tables = []v1alpha1.TreeTable{{TableReference: written, Delivery: v1alpha1.DeliveryCounter, Columns: []string{"v"}}}
+		}, "tables[0] counts v of public.written, which is of type text at the leaf l0: name columns of integers or numeric"},
+		"counter of the key": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Tables = []v1alpha1.TreeTable{{TableReference: written, Delivery: v1alpha1.DeliveryCounter, Columns: []string{"n", "id"}}}
+		}, "tables[0] counts id of public.written, which is part of its key at the leaf l0"},
+		"counter of nothing": {func(s *v1alpha1.RelayTreeSpec) {
+			s.Tables = []v1alpha1.TreeTable{{TableReference: written, Delivery: v1alpha1.DeliveryCounter, Columns: []string{"m"}}}
+		}, "tables[0] counts m of public.written, which is no column of it at the leaf l0"},
 	} {
 		tr := tree("sales", "till", 1)
 		c.change(&tr.Spec)
 		w := world{topology.Inputs{Nodes: leaves(2), Trees: []v1alpha1.RelayTree{tr}}}
+		for i := range w.Nodes {
+			w.Nodes[i].Spec.Sources[0].Ingest.Tables = []v1alpha1.IngestTable{{TableReference: written, Columns: []v1alpha1.IngestColumn{
+				{Name: "id", Type: "bigint", Key: true}, {Name: "v", Type: "text"}, {Name: "n", Type: "numeric(12, 2)"},
+			}}}
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			wantTree(t, w.plan(t), "sales", v1alpha1.ConditionAccepted, v1alpha1.ReasonInvalid, c.want)
 		})
 	}
+
+	tr := tree("sales", "till", 1)
+	tr.Spec.Conflicts = []v1alpha1.TableConflicts{{TableReference: written, Policy: v1alpha1.ConflictOriginOwnsKey, OwnerColumn: "v"}}
+	l := leaf("l0", "till")
+	l.Spec.Sources[0].Ingest.Tables = []v1alpha1.IngestTable{{TableReference: written, Columns: []v1alpha1.IngestColumn{{Name: "id", Type: "bigint", Key: true}, {Name: "v", Type: "text"}}}}
+	w := world{topology.Inputs{Nodes: []v1alpha1.ReplicationNode{l}, Trees: []v1alpha1.RelayTree{tr}}}
+	wantCondition(t, w.plan(t), "l0", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalid, "The RelayTree sales says that v of table public.written says whose a row is")
 }
 
 // What comes from a root must not come to a leaf of its tree again.

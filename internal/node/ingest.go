@@ -50,6 +50,7 @@ func (n *node) ingestSource(s *nodeconfig.Source) (engine.SyncSource, error) {
 	c := ingest.Config{
 		MaxKeys: g.Idempotency.MaxKeys, KeyRetention: g.Idempotency.Retention,
 		MaxPending: g.Pending.MaxBatches, MaxPendingBytes: int64(g.Pending.MaxBytes), Timeout: g.Timeout, Stalled: n.store.Stalled, Full: n.logFull,
+		Foreign: func(s *engine.Schema, key []byte) (string, bool) { return n.conflicts.Foreign(s, key, n.cfg.Node.ID) },
 	}
 	for _, t := range g.Tables {
 		c.Tables = append(c.Tables, ingestTable(&t))

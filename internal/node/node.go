@@ -52,24 +52,25 @@ type Options struct {
 
 // node is a running node.
 type node struct {
-	cfg      *nodeconfig.Config
-	log      *slog.Logger
-	instance string
-	store    engine.Store
-	engine   *engine.Engine
-	server   *server.Server
-	metrics  *prometheus.Registry
-	edges    client.Edges
-	upstream []*upstream        // fan-out sources, in the order of the configuration
-	mesh     *meshed            // nil: none
-	children *children          // nil: none
-	relay    *relay.Reoriginate // nil: the node is none
-	leaf     leaf               // of a node with parents
-	holder   string             // this life of the node, in a relay tree; empty elsewhere
-	sinks    []delivery         // in the order of the configuration
-	archives *archives
-	scratch  string // folder for what is spilled
-	once     bool   // it ends once its archives are written
+	cfg       *nodeconfig.Config
+	log       *slog.Logger
+	instance  string
+	store     engine.Store
+	engine    *engine.Engine
+	conflicts *engine.Conflicts
+	server    *server.Server
+	metrics   *prometheus.Registry
+	edges     client.Edges
+	upstream  []*upstream        // fan-out sources, in the order of the configuration
+	mesh      *meshed            // nil: none
+	children  *children          // nil: none
+	relay     *relay.Reoriginate // nil: the node is none
+	leaf      leaf               // of a node with parents
+	holder    string             // this life of the node, in a relay tree; empty elsewhere
+	sinks     []delivery         // in the order of the configuration
+	archives  *archives
+	scratch   string // folder for what is spilled
+	once      bool   // it ends once its archives are written
 	// databases are the PostgreSQL sources.
 	databases []*database
 	written   *written                // the ingest source, if there is one
@@ -227,6 +228,7 @@ func (n *node) assemble(ctx context.Context, o Options, w *waiting) error {
 	if err != nil {
 		return err
 	}
+	n.conflicts = conflicts
 	n.engine = engine.New(engine.Options{
 		NodeID: n.cfg.Node.ID, Store: st, Logger: n.log, Scratch: scratch, Conflicts: conflicts, Retention: n.retention(),
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/tributary-dev/tributary/internal/version"
@@ -50,6 +51,13 @@ func (n *node) Status() nodeconfig.Statusz {
 		d := nodeconfig.TableStatus{Name: readapi.FormatTable(t.Table), Rows: int64(t.Rows)}
 		describeConflicts(&d, st.Conflicts, t.Table)
 		doc.Tables = append(doc.Tables, d)
+	}
+	for _, c := range st.Conflicts { // also of a table of which nothing was admitted
+		if len(c.Refused) > 0 && !slices.ContainsFunc(st.Tables, func(t engine.TableInfo) bool { return t.Table == c.Table }) {
+			d := nodeconfig.TableStatus{Name: readapi.FormatTable(c.Table)}
+			describeConflicts(&d, st.Conflicts, c.Table)
+			doc.Tables = append(doc.Tables, d)
+		}
 	}
 	doc.Readers = append(doc.Readers, n.readers()...)
 	doc.Refused = n.refused()

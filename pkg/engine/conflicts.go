@@ -314,6 +314,25 @@ func (g *gate) use(s *Schema) error {
 	return nil
 }
 
+// Foreign reports whether a row belongs to another node by its table's policy
+// OriginOwnsKey, so that a write by this one is refused, and to which: empty if to none.
+func (c *Conflicts) Foreign(s *Schema, key []byte, node string) (owner string, foreign bool) {
+	r := c.rule(s.Table)
+	if r == nil || r.Policy != OriginOwnsKey || len(key) == 0 {
+		return "", false
+	}
+	part, err := r.place(s)
+	if err != nil {
+		return "", false // the engine says so
+	}
+	v, err := keyPart(key, part)
+	if err != nil {
+		return "", false
+	}
+	owner = r.owner(v)
+	return owner, owner == "" || owner != node
+}
+
 // admits reports whether an origin may write to a row, and counts it if not.
 func (g *gate) admits(s *Schema, key []byte, origin string) (bool, error) {
 	if err := g.use(s); err != nil {

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -194,8 +195,12 @@ func TestLeafOwns(t *testing.T) {
 	do(t, tr.leaves[0], measure(ingest.Put, "of a", "1", "1"))
 	want := map[string]string{"of a/1": "1", "of b/1": "1"}
 	holds(t, "what each has of its own", want, all...)
-	for i, other := range []string{"of b", "of a"} { // the leaf itself refuses it, or those above do
-		_, _ = (&ingestapi.Client{URL: "http://" + tr.leaves[i].HTTP}).Write(t.Context(), &ingest.Batch{Ops: []ingest.Op{measure(ingest.Put, other, "1", "66")}})
+	for i, other := range []string{"of b", "of a"} {
+		var e *ingest.Error
+		_, err := (&ingestapi.Client{URL: "http://" + tr.leaves[i].HTTP}).Write(t.Context(), &ingest.Batch{Ops: []ingest.Op{measure(ingest.Put, other, "1", "66")}})
+		if !errors.As(err, &e) || e.Code != ingest.Conflict || !strings.Contains(err.Error(), "belongs to node "+tr.leaves[1-i].ID) {
+			t.Errorf("a write of %q at %s is answered with %v", other, tr.leaves[i].ID, err)
+		}
 	}
 	do(t, tr.leaves[0], measure(ingest.Put, "of a", "2", "2"))
 	do(t, tr.leaves[1], measure(ingest.Put, "of b", "2", "2"))

@@ -18,6 +18,7 @@ type applying struct {
 	wrote map[cellKey]*cell // by earlier operations of the batch
 	// tables that earlier operations truncated; rows of other origins stay.
 	truncated map[*table]bool
+	foreign   func(*engine.Schema, []byte) (string, bool) // see Config
 	rows      int
 	buf       []byte
 }
@@ -33,6 +34,14 @@ type cell struct {
 	values []value // by column, when there
 }
 
+// notHere says whose a row is that this node may not write.
+func notHere(table engine.TableName, owner string) *Error {
+	if owner == "" {
+		return refuse(Conflict, 0, "the row of table %s belongs to no node: by the table's conflict policy OriginOwnsKey none owns what its owner column says; give that value an owner, or another value", table)
+	}
+	return refuse(Conflict, 0, "the row of table %s belongs to node %s by the table's conflict policy OriginOwnsKey: write it there", table, owner)
+}
+
 // op applies an operation.
 func (a *applying) op(op *operation) *Error {
 	t := op.table
@@ -45,6 +54,11 @@ func (a *applying) op(op *operation) *Error {
 		a.truncated[t] = true
 		a.change(engine.Change{Op: engine.OpTruncate, Schema: t.schema})
 		return nil
+	}
+	if a.foreign != nil {
+		if owner, foreign := a.foreign(t.schema, op.key); foreign {
+			return notHere(t.name, owner)
+		}
 	}
 	c, err := a.cell(op)
 	if err != nil {
@@ -175,11 +189,11 @@ func (t *table) row(values []value) engine.Row {
 }
 
 // make makes the transaction of a request, within its commit.
-func (r *request) make(t *engine.Transaction, state engine.Rows) error {
+func (r *request) make(t *engine.Transaction, state engine.Rows, foreign func(*engine.Schema, []byte) (string, bool)) error {
 	if !r.state.CompareAndSwap(queued, taken) {
 		return engine.ErrSkip // its writer waits no more
 	}
-	a := applying{t: t, state: state, wrote: map[cellKey]*cell{}, truncated: map[*table]bool{}}
+	a := applying{t: t, state: state, wrote: map[cellKey]*cell{}, truncated: map[*table]bool{}, foreign: foreign}
 	for i := range r.ops {
 		if err := a.op(&r.ops[i]); err != nil {
 			err.Op = i

@@ -29,6 +29,9 @@ type Config struct {
 	// Full says whom or what the node waits for before it takes more, where its log is
 	// full; empty if it is not. May be nil.
 	Full func() string
+	// Foreign reports whether a row belongs to another node, and to which, if to any: a
+	// write to it is refused. May be nil.
+	Foreign func(s *engine.Schema, key []byte) (owner string, foreign bool)
 }
 
 // The defaults of Config.
@@ -222,7 +225,7 @@ func (s *Source) commit(ctx context.Context, sink engine.Sink, g []*request) err
 		s.last++
 		txs[i] = engine.Transaction{Position: position(s.last), Major: s.last, Commit: now}
 		txs[i].Make = func(t *engine.Transaction, state engine.Rows) error {
-			if err := r.make(t, state); err != nil {
+			if err := r.make(t, state, s.cfg.Foreign); err != nil {
 				return err
 			}
 			if r.fact == "" {
