@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -208,4 +209,37 @@ func TestReplaysLikeTheModel(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A state within a full diff has the columns that the table had at the moment, whatever the diff says that came later.
+func TestColumnsOfTheMoment(t *testing.T) {
+	t.Parallel()
+	log := engine.LogID{Origin: "o", Epoch: 1}
+	s := &story{logs: []engine.LogID{log}, schemas: Schemas{}}
+	for i, n := range []int{1, 1, 2} { // the last transaction is the first of a wider table
+		id := fmt.Sprint(i)
+		s.add(log, engine.Time(10*i+10), engine.Change{Op: engine.OpPut, Schema: schemaOf(n, false), Row: row(schemaOf(n, false), text(id), text("x")), Key: engine.AppendKeyValue(nil, id)})
+	}
+	for _, format := range []Format{Protobuf, JSONL} {
+		d := folder(t)
+		w := openWriter(t, d, func(c *WriterConfig) { c.Formats, c.History = []Format{format}, Full })
+		if _, err := w.Base(t.Context(), s.base(0)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Diff(t.Context(), s.diff(0, 3)); err != nil {
+			t.Fatal(err)
+		}
+		for n, want := range []int{0, 1, 1, 2} {
+			f, err := reader(t, d).Fold(t.Context(), AsOf{At: s.at(n)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := f.Schemas()[log]; len(got) != want {
+				t.Errorf("%s: after %d transactions there are %d schemas, want %d", format, n, len(got), want)
+			}
+			if got, err := folded(f); err != nil || got != s.model(n).String() {
+				t.Errorf("%s: after %d transactions: %v\n%s", format, n, err, got)
+			}
+		}
+	}
 }

@@ -127,10 +127,12 @@ func (r *Reader) foldDiff(ctx context.Context, f *Fold, a *Artifact, at AsOf, pa
 		return err
 	}
 	defer got.close()
+	schema, of := f.addSchema, (*engine.Schema)(nil)
 	if partial {
 		f.partial = map[engine.LogID]Cursor{}
+		schema = nil // those that come into use after the moment are not of its table
 	}
-	err = got.decode(visitor{schema: f.addSchema, entry: func(e *Entry) error {
+	err = got.decode(visitor{schema: schema, entry: func(e *Entry) error {
 		if partial {
 			c, ok := a.To.Cursor(e.Log)
 			if !ok || !at.takes(e, c.Order) {
@@ -138,6 +140,12 @@ func (r *Reader) foldDiff(ctx context.Context, f *Fold, a *Artifact, at AsOf, pa
 			}
 			c.Position, c.Time = e.Position, e.Time
 			f.partial[e.Log] = c
+			if e.Schema != of && e.Schema != nil {
+				of = e.Schema
+				if err := f.addSchema(e.Stamp.Log(), of); err != nil {
+					return err
+				}
+			}
 		}
 		if e.Op == engine.OpTruncate {
 			f.truncates = f.truncates.newest(e.Stamp)
