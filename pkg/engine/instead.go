@@ -65,10 +65,10 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 				if r.Deleted {
 					return nil, nil
 				}
-				now.Schema = b.schemaOf(table, r.Schema)
+				now.Schema = b.schemaOf(table, nil)
 			}
 			now.Key, now.Row = slices.Clone(r.Key), slices.Clone(now.Row)
-			if !gone[r.Stamp.Origin] { // right after what its own log wrote: the log in place has no schema of it
+			if !gone[r.Stamp.Origin] || now.Schema == nil { // right after what its own log wrote: the log in place has no schema of it
 				now.Schema, now.Stamp = r.Schema, r.Stamp
 				now.Stamp.Version.Minor++
 				return []Record{now}, nil

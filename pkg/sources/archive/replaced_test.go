@@ -254,3 +254,77 @@ func TestReplacedByAnotherRelay(t *testing.T) {
 	write("two#relay", 9, 2000, "a", "c", "d")
 	has("a", "c", "d")
 }
+
+// The archive of a log that a node writes itself is taken over by a relay, whose log has no schema of its own: rows that the
+// relay does not have go, at a node that keeps what it has on disk, at one that is started again, and at their readers.
+func TestMintedReplacedByRelay(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	d, err := local.New(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(writer string, at, of engine.LogID, id uint32, time engine.Time, keys ...string) {
+		t.Helper()
+		w, err := archive.OpenWriter(t.Context(), archive.WriterConfig{Destination: d, Prefix: prefix(t1), Table: t1, ID: writer, TakeOver: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		schema := &engine.Schema{ID: id, Table: t1, Columns: []engine.Column{{Name: "id", Number: 1, TypeName: "text", Key: true}, {Name: "v", Number: 2, TypeName: "text"}}}
+		_, err = w.Base(t.Context(), archive.Base{
+			At:      archive.NewVector(archive.Cursor{Log: at, Position: "7", Order: "number", Time: time}),
+			Schemas: archive.Schemas{of: {schema}}, Rows: func(emit func(*engine.Record) error) error {
+				for i, k := range keys {
+					row := engine.AppendValue(engine.AppendValue(engine.AppendRowHeader(nil, id, 2), k), "of "+k)
+					r := &engine.Record{Schema: schema, Key: engine.AppendKeyValue(nil, k), Row: row, Stamp: engine.Stamp{Time: time - 100 + engine.Time(i), Origin: of.Origin, Epoch: of.Epoch}}
+					if err := emit(r); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	minted := engine.LogID{Origin: "app#ingest", Epoch: 5}
+	write("app", minted, minted, 3, 1000, "a", "b", "c")
+	disk := ft.Durable(t)
+	seed := func() map[string]engine.SyncSource {
+		return map[string]engine.SyncSource{"seed": from(t, folder, nil, t1)}
+	}
+	edge := ft.Start(t, "edge", ft.Options{Use: disk}, seed())
+	reader, _ := ft.ChildWith(t, "reader", ft.Options{Use: ft.Durable(t)}, nil, edge)
+	has := func(nodes []*ft.Node, want ...string) {
+		t.Helper()
+		ft.Eventually(t, 30*time.Second, func() error {
+			for _, n := range nodes {
+				rows := n.Rows(t1)
+				for _, k := range want {
+					if rows[k] != "of "+k {
+						return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
+					}
+				}
+				if len(rows) != len(want) {
+					return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
+				}
+			}
+			return nil
+		})
+	}
+	has([]*ft.Node{edge, reader}, "a", "b", "c")
+	write("two", engine.LogID{Origin: "two#relay", Epoch: 9}, engine.LogID{Origin: "leaf#db", Epoch: 1}, 1, 2000, "a", "c", "d")
+	has([]*ft.Node{edge, reader}, "a", "c", "d")
+	late, _ := ft.ChildWith(t, "late", ft.Options{Use: ft.Durable(t)}, nil, edge) // it gets a snapshot, with the tombstones
+	has([]*ft.Node{late}, "a", "c", "d")
+	edge.Stop()
+	again := ft.Start(t, "edge", ft.Options{Use: disk}, seed())
+	has([]*ft.Node{again}, "a", "c", "d")
+	after, _ := ft.ChildWith(t, "after", ft.Options{Use: ft.Durable(t)}, nil, again)
+	has([]*ft.Node{after}, "a", "c", "d")
+	w := exporter(t, again, t.TempDir(), nil)
+	w.once(t)
+	copied := ft.Start(t, "copied", ft.Options{Use: ft.Durable(t)}, map[string]engine.SyncSource{"seed": from(t, w.folder, nil, t1)})
+	has([]*ft.Node{copied}, "a", "c", "d")
+}
