@@ -209,3 +209,44 @@ func TestArchiveRestoreTwo(t *testing.T) {
 	well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a", "--key-prefix", "more")
 	badly(t, 2, "give the location of one", "archive", "restore", at, "--all", "--force", "--to", db.ConnString)
 }
+
+// Of tables that are written together and whose writer has broken off between them, what is restored is of one moment.
+func TestArchiveRestoreTogether(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it needs PostgreSQL")
+	}
+	t.Parallel()
+	db := testpg.NewDB(t)
+	db.Exec(t, `CREATE TABLE a (a int PRIMARY KEY)`, `CREATE TABLE b (a int PRIMARY KEY)`, `INSERT INTO a VALUES (1)`, `INSERT INTO b VALUES (1)`)
+	at := t.TempDir()
+	export := func() { well(t, "archive", "export", at, "--from", db.ConnString, "-t", "a", "-t", "b") }
+	export()
+	kept := filepath.Join(t.TempDir(), "b")
+	if err := os.CopyFS(kept, os.DirFS(filepath.Join(at, "public.b"))); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(t, `INSERT INTO a VALUES (2)`, `INSERT INTO b VALUES (2)`)
+	export()
+	restored := func(want string, args ...string) {
+		t.Helper()
+		well(t, append([]string{"archive", "restore", at, "--create", "--force", "--to", db.ConnString, "--schema", "other"}, args...)...)
+		if got := db.Value(t, `SELECT (SELECT count(*) FROM other.a) || ' ' || (SELECT count(*) FROM other.b)`); got != want {
+			t.Errorf("%q: %s rows are restored, want %s", args, got, want)
+		}
+	}
+	restored("2 2", "--all")
+	if err := os.RemoveAll(filepath.Join(at, "public.b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(kept, filepath.Join(at, "public.b")); err != nil {
+		t.Fatal(err)
+	}
+	restored("1 1", "--all")
+	restored("1 1", "-t", "b", "-t", "a", "--time", "2100-01-01")
+	restored("2 1", "-t", "a")
+	well(t, "archive", "prune", at, "-t", "a", "--keep", "1", "--force")
+	badly(t, 1, "restore them one by one", "archive", "restore", at, "--all", "--force", "--to", db.ConnString, "--schema", "other")
+	if got := db.Value(t, `SELECT (SELECT count(*) FROM other.a) || ' ' || (SELECT count(*) FROM other.b)`); got != "2 1" {
+		t.Errorf("%s rows are there, want what was", got)
+	}
+}

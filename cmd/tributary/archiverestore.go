@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/tributary-dev/tributary/pkg/archive"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/pgsession"
 )
@@ -36,7 +37,9 @@ func archiveRestoreCommand() *cobra.Command {
 into PostgreSQL. The table must be there and empty: --create makes it as far as the
 archive knows it (columns, types and primary key; no other indexes, constraints or
 defaults), and --force empties it. All tables are restored in one transaction, those first that foreign
-keys of the others refer to: there is all of it, or nothing. Sequences are not set: that takes SELECT setval(...) afterwards.
+keys of the others refer to: there is all of it, or nothing. Those that one writer brings to one place together are
+restored as of one moment, also where it is between them or goes on meanwhile. Sequences are not
+set: that takes SELECT setval(...) afterwards.
 
 --to is a connection string or URL; what it leaves out is taken from PGHOST, PGUSER,
 PGPASSWORD and the like.`,
@@ -81,6 +84,10 @@ func (r *restore) run(c *cobra.Command, location string) error {
 		}
 		into[t] = f
 	}
+	at, err := r.moments(tables)
+	if err != nil {
+		return err
+	}
 	conn, err := pgconn.Connect(ctx, r.to)
 	if err != nil {
 		return fmt.Errorf("cannot connect to the database to restore into: %w", err)
@@ -98,7 +105,7 @@ func (r *restore) run(c *cobra.Command, location string) error {
 		return err
 	}
 	for _, f := range tables {
-		if err := r.copyTable(c, conn, f); err != nil {
+		if err := r.copyTable(c, conn, f, at[f]); err != nil {
 			return fmt.Errorf("%s is not restored, and nothing else: %w", quoteTable(f.manifest.Table), err)
 		}
 	}
@@ -114,9 +121,9 @@ func run(ctx context.Context, conn *pgconn.PgConn, sql string) error {
 }
 
 // copyTable restores one table in the transaction that is open.
-func (r *restore) copyTable(c *cobra.Command, conn *pgconn.PgConn, f *found) error {
+func (r *restore) copyTable(c *cobra.Command, conn *pgconn.PgConn, f *found, at archive.AsOf) error {
 	ctx := c.Context()
-	fold, err := foldAt(ctx, f, &r.moment)
+	fold, err := f.reader.Fold(ctx, at)
 	if err != nil {
 		return err
 	}

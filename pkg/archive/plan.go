@@ -83,6 +83,10 @@ type Plan struct {
 	m       *Manifest
 }
 
+// Within reports whether the last diff goes beyond the moment. It is of a full history then, and what it has up to the
+// moment is read, so that the state is exactly as of it.
+func (p *Plan) Within() bool { return p.partial }
+
 // Plan returns how to get from a vector, which may be empty, to a moment. It is an
 // error only if the manifest cannot be read.
 func (r *Reader) Plan(ctx context.Context, from Vector, to AsOf) (*Plan, error) {
