@@ -231,7 +231,7 @@ func (b *baseline) Commit(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if len(b.spec.Instead) > 0 {
+	if len(b.spec.Instead)+len(b.spec.Over) > 0 {
 		if err := b.replace(tx, net); err != nil {
 			return err
 		}

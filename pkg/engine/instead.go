@@ -7,7 +7,7 @@ import "slices"
 
 // replace removes the rows of the logs in whose place the baseline comes that the baseline lacks, and puts those that it
 // has in the place of newer ones of those logs. Both get stamps above what was there, of the baseline's log if the row was
-// of one of those, by which all that read it learn of them.
+// of one of those, by which all that read it learn of them. Of logs that it only stands over nothing is removed.
 func (b *baseline) replace(tx Tx, net *netChanges) error {
 	e := b.source.engine
 	gone, held := map[string]bool{}, map[string]bool{}
@@ -24,8 +24,11 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 			}
 		}
 	}
+	for _, log := range b.spec.Over {
+		gone[log.Origin] = true
+	}
 	for log, l := range e.logs {
-		if slices.Contains(b.spec.Instead, log) {
+		if slices.Contains(b.spec.Instead, log) || slices.Contains(b.spec.Over, log) {
 			continue
 		}
 		held[log.Origin] = true
@@ -62,7 +65,7 @@ func (b *baseline) replace(tx Tx, net *netChanges) error {
 				}
 			}
 			if now.Deleted {
-				if r.Deleted {
+				if r.Deleted || len(b.spec.Instead) == 0 {
 					return nil, nil
 				}
 				now.Schema = b.schemaOf(table, nil)

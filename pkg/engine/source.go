@@ -216,6 +216,9 @@ type BaselineSpec struct {
 	// Instead are logs that the source has brought before and that there are no more: the baseline comes
 	// in their place. Rows of their origins that it lacks are gone, in all tables that they were of.
 	Instead []LogID
+	// Over are such logs that a later baseline comes in the place of. What this one has stands over what they have;
+	// what it lacks of them may be in that one.
+	Over []LogID
 	// Behind are tables of a carried log that the baseline holds up to a place before At, and
 	// of which more is to come in the log: see Trail.
 	Behind map[TableName]Reached

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -255,76 +256,110 @@ func TestReplacedByAnotherRelay(t *testing.T) {
 	has("a", "c", "d")
 }
 
+// written is a row of a base that a test writes: "of KEY at TIME".
+type written struct {
+	key  string
+	log  engine.LogID
+	time engine.Time
+}
+
+// base writes a base of t1 in the name of a writer, which takes the archive over. Rows are of a schema with the ID given.
+func base(t *testing.T, folder, writer string, at archive.Vector, schemaID uint32, rows ...written) {
+	t.Helper()
+	d, err := local.New(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := archive.OpenWriter(t.Context(), archive.WriterConfig{Destination: d, Prefix: prefix(t1), Table: t1, ID: writer, TakeOver: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := &engine.Schema{ID: schemaID, Table: t1, Columns: []engine.Column{{Name: "id", Number: 1, TypeName: "text", Key: true}, {Name: "v", Number: 2, TypeName: "text"}}}
+	schemas := archive.Schemas{}
+	for _, r := range rows {
+		schemas[r.log] = []*engine.Schema{schema}
+	}
+	_, err = w.Base(t.Context(), archive.Base{At: at, Schemas: schemas, Rows: func(emit func(*engine.Record) error) error {
+		for _, r := range rows {
+			row := engine.AppendValue(engine.AppendValue(engine.AppendRowHeader(nil, schemaID, 2), r.key), fmt.Sprintf("of %s at %d", r.key, r.time))
+			rec := &engine.Record{Schema: schema, Key: engine.AppendKeyValue(nil, r.key), Row: row, Stamp: engine.Stamp{Time: r.time, Origin: r.log.Origin, Epoch: r.log.Epoch}}
+			if err := emit(rec); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holds waits until nodes have rows of t1 with these keys, each followed by its time, and no others.
+func holds(t *testing.T, nodes []*ft.Node, rows ...string) {
+	t.Helper()
+	ft.Eventually(t, 30*time.Second, func() error {
+		for _, n := range nodes {
+			var got []string
+			for _, v := range n.Rows(t1) {
+				got = append(got, strings.TrimPrefix(v, "of "))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, rows) {
+				return fmt.Errorf("node %s has %q, want %q: %+v, %+v", n.ID, got, rows, n.Engine.Status().Sources, n.Engine.Adverts())
+			}
+		}
+		return nil
+	})
+}
+
 // The archive of a log that a node writes itself is taken over by a relay, whose log has no schema of its own: rows that the
 // relay does not have go, at a node that keeps what it has on disk, at one that is started again, and at their readers.
 func TestMintedReplacedByRelay(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
-	d, err := local.New(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(writer string, at, of engine.LogID, id uint32, time engine.Time, keys ...string) {
-		t.Helper()
-		w, err := archive.OpenWriter(t.Context(), archive.WriterConfig{Destination: d, Prefix: prefix(t1), Table: t1, ID: writer, TakeOver: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		schema := &engine.Schema{ID: id, Table: t1, Columns: []engine.Column{{Name: "id", Number: 1, TypeName: "text", Key: true}, {Name: "v", Number: 2, TypeName: "text"}}}
-		_, err = w.Base(t.Context(), archive.Base{
-			At:      archive.NewVector(archive.Cursor{Log: at, Position: "7", Order: "number", Time: time}),
-			Schemas: archive.Schemas{of: {schema}}, Rows: func(emit func(*engine.Record) error) error {
-				for i, k := range keys {
-					row := engine.AppendValue(engine.AppendValue(engine.AppendRowHeader(nil, id, 2), k), "of "+k)
-					r := &engine.Record{Schema: schema, Key: engine.AppendKeyValue(nil, k), Row: row, Stamp: engine.Stamp{Time: time - 100 + engine.Time(i), Origin: of.Origin, Epoch: of.Epoch}}
-					if err := emit(r); err != nil {
-						return err
-					}
-				}
-				return nil
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	minted := engine.LogID{Origin: "app#ingest", Epoch: 5}
-	write("app", minted, minted, 3, 1000, "a", "b", "c")
+	base(t, folder, "app", archive.NewVector(archive.Cursor{Log: minted, Position: "7", Order: "number", Time: 1000}), 3,
+		written{"a", minted, 900}, written{"b", minted, 901}, written{"c", minted, 902})
 	disk := ft.Durable(t)
 	seed := func() map[string]engine.SyncSource {
 		return map[string]engine.SyncSource{"seed": from(t, folder, nil, t1)}
 	}
 	edge := ft.Start(t, "edge", ft.Options{Use: disk}, seed())
 	reader, _ := ft.ChildWith(t, "reader", ft.Options{Use: ft.Durable(t)}, nil, edge)
-	has := func(nodes []*ft.Node, want ...string) {
-		t.Helper()
-		ft.Eventually(t, 30*time.Second, func() error {
-			for _, n := range nodes {
-				rows := n.Rows(t1)
-				for _, k := range want {
-					if rows[k] != "of "+k {
-						return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
-					}
-				}
-				if len(rows) != len(want) {
-					return fmt.Errorf("node %s has %v: %+v, %+v", n.ID, rows, n.Engine.Status().Sources, n.Engine.Adverts())
-				}
-			}
-			return nil
-		})
-	}
-	has([]*ft.Node{edge, reader}, "a", "b", "c")
-	write("two", engine.LogID{Origin: "two#relay", Epoch: 9}, engine.LogID{Origin: "leaf#db", Epoch: 1}, 1, 2000, "a", "c", "d")
-	has([]*ft.Node{edge, reader}, "a", "c", "d")
+	has := func(nodes []*ft.Node, keys ...string) { t.Helper(); holds(t, nodes, keys...) }
+	has([]*ft.Node{edge, reader}, "a at 900", "b at 901", "c at 902")
+	leaf := engine.LogID{Origin: "leaf#db", Epoch: 1}
+	base(t, folder, "two", archive.NewVector(archive.Cursor{Log: engine.LogID{Origin: "two#relay", Epoch: 9}, Position: "7", Order: "number", Time: 2000}), 1,
+		written{"a", leaf, 1900}, written{"c", leaf, 1901}, written{"d", leaf, 1902})
+	has([]*ft.Node{edge, reader}, "a at 1900", "c at 1901", "d at 1902")
 	late, _ := ft.ChildWith(t, "late", ft.Options{Use: ft.Durable(t)}, nil, edge) // it gets a snapshot, with the tombstones
-	has([]*ft.Node{late}, "a", "c", "d")
+	has([]*ft.Node{late}, "a at 1900", "c at 1901", "d at 1902")
 	edge.Stop()
 	again := ft.Start(t, "edge", ft.Options{Use: disk}, seed())
-	has([]*ft.Node{again}, "a", "c", "d")
+	has([]*ft.Node{again}, "a at 1900", "c at 1901", "d at 1902")
 	after, _ := ft.ChildWith(t, "after", ft.Options{Use: ft.Durable(t)}, nil, again)
-	has([]*ft.Node{after}, "a", "c", "d")
+	has([]*ft.Node{after}, "a at 1900", "c at 1901", "d at 1902")
 	w := exporter(t, again, t.TempDir(), nil)
 	w.once(t)
 	copied := ft.Start(t, "copied", ft.Options{Use: ft.Durable(t)}, map[string]engine.SyncSource{"seed": from(t, w.folder, nil, t1)})
-	has([]*ft.Node{copied}, "a", "c", "d")
+	has([]*ft.Node{copied}, "a at 1900", "c at 1901", "d at 1902")
+}
+
+// The archive of one origin is taken over by one of several, whose rows have older stamps: what they have stands,
+// whichever of them wrote it, and what they lack goes.
+func TestReplacedBySeveralOrigins(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	x, y, z := engine.LogID{Origin: "x#db", Epoch: 5}, engine.LogID{Origin: "y#db", Epoch: 3}, engine.LogID{Origin: "z#db", Epoch: 4}
+	at := func(log engine.LogID, time engine.Time) archive.Cursor {
+		return archive.Cursor{Log: log, Position: "0/7", Time: time}
+	}
+	base(t, folder, "one", archive.NewVector(at(x, 1000)), 1, written{"a", x, 900}, written{"b", x, 901}, written{"c", x, 902}, written{"d", x, 903})
+	edge := ft.Start(t, "edge", ft.Options{Use: ft.Durable(t)}, map[string]engine.SyncSource{"seed": from(t, folder, nil, t1)})
+	reader, _ := ft.ChildWith(t, "reader", ft.Options{Use: ft.Durable(t)}, nil, edge)
+	holds(t, []*ft.Node{edge, reader}, "a at 900", "b at 901", "c at 902", "d at 903")
+	base(t, folder, "two", archive.NewVector(at(y, 600), at(z, 700)), 1, written{"a", y, 500}, written{"b", z, 501}, written{"d", y, 950}, written{"e", z, 502}, written{"f", y, 503})
+	holds(t, []*ft.Node{edge, reader}, "a at 500", "b at 501", "d at 950", "e at 502", "f at 503")
+	late, _ := ft.ChildWith(t, "late", ft.Options{Use: ft.Durable(t)}, nil, edge)
+	holds(t, []*ft.Node{late}, "a at 500", "b at 501", "d at 950", "e at 502", "f at 503")
 }

@@ -139,6 +139,9 @@ func (s *Source) deliver(ctx context.Context, sink engine.Sink, to, from []archi
 	logs := s.specs(folds, from != nil, settled)
 	if last := len(logs) - 1; from == nil && last >= 0 { // the rows of the others are there by then
 		logs[last].spec.Instead = s.gone(logs)
+		for _, l := range logs[:last] {
+			l.spec.Over = logs[last].spec.Instead
+		}
 	}
 	for _, l := range logs {
 		if from == nil {
