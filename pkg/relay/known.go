@@ -18,6 +18,8 @@ type known struct {
 
 	// of the commit under way
 	seen  map[engine.LogID]engine.Time
+	come  map[engine.LogID]engine.Time // up to which all of a log has come, by a child whose cursor has moved
+	fresh map[engine.LogID]struct{}    // seen since a cursor moved
 	news  map[string]covered
 	group []string // origins that the covers which come are of
 	last  engine.LogID
@@ -133,6 +135,7 @@ func covers(v engine.View) (all []covered, err error) {
 
 func (k *known) begin() {
 	k.seen, k.news, k.group = map[engine.LogID]engine.Time{}, map[string]covered{}, nil
+	k.come, k.fresh = map[engine.LogID]engine.Time{}, map[engine.LogID]struct{}{}
 	k.last = engine.LogID{}
 }
 
@@ -142,9 +145,21 @@ func (k *known) turn(log engine.LogID) {
 		return
 	}
 	k.keepTop()
-	k.last, k.mark, k.top = log, k.marks[log], k.seen[log]
+	k.fresh[log] = struct{}{}
+	k.last, k.mark, k.top = log, max(k.marks[log], k.come[log]), k.seen[log]
 	c := k.cover(log.Origin)
 	k.dead = c.Retires && c.Epoch > log.Epoch
+}
+
+// moved takes what was seen as marks, for the children that come after in the same
+// commit: what a child has brought is a prefix of each log once its cursor moves.
+func (k *known) moved() {
+	k.keepTop()
+	k.last = engine.LogID{}
+	for l := range k.fresh {
+		k.come[l] = max(k.come[l], k.seen[l])
+	}
+	clear(k.fresh)
 }
 
 func (k *known) keepTop() {

@@ -272,7 +272,10 @@ func (r *Reoriginate) Gap(why string) {
 }
 
 // Moved notes a cursor.
-func (r *Reoriginate) Moved(c engine.Cursor) { r.moved = append(r.moved, c) }
+func (r *Reoriginate) Moved(c engine.Cursor) {
+	r.moved = append(r.moved, c)
+	r.known.moved()
+}
 
 // End makes what was noted one transaction of the log, and records how far the
 // children have been read with it.
