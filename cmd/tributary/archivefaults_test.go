@@ -235,6 +235,16 @@ func TestArchiveRestoreTogether(t *testing.T) {
 		}
 	}
 	restored("2 2", "--all")
+	manifest := filepath.Join(at, "public.b", archive.ManifestName)
+	if err := os.Rename(manifest, manifest+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if out := badly(t, 3, "1 of 2 archives are damaged", "archive", "verify", at); !strings.Contains(out, "public.b: its archive is not in") {
+		t.Errorf("of an archive that is gone verify says %q", out)
+	}
+	badly(t, 1, "Nothing is restored", "archive", "restore", at, "--all", "--force", "--to", db.ConnString, "--schema", "other")
+	well(t, "archive", "verify", at, "-t", "a")
+	well(t, "archive", "verify", filepath.Join(at, "public.a"))
 	if err := os.RemoveAll(filepath.Join(at, "public.b")); err != nil {
 		t.Fatal(err)
 	}

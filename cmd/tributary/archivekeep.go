@@ -28,6 +28,9 @@ no base to restore from, and with 1 if it could not look.`,
 			if err != nil {
 				return err
 			}
+			if len(w.tables) == 0 && len(unread) == 0 { // else one of these may be the one
+				unread = missing(all)
+			}
 			damaged, empty := 0, 0
 			var unknown []error
 			for _, err := range unread {

@@ -76,6 +76,9 @@ func (r *restore) run(c *cobra.Command, location string) error {
 	if err != nil {
 		return err
 	}
+	if gone := missing(tables); r.all && len(gone) > 0 {
+		return fmt.Errorf("%w. Nothing is restored; name the tables that are wanted by --table", errors.Join(gone...))
+	}
 	into := map[engine.TableName]*found{}
 	for _, f := range tables {
 		t := r.target(f)

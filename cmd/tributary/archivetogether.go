@@ -63,6 +63,31 @@ func together(a, b *found) bool {
 	return slices.Contains(a.manifest.Together, b.manifest.Table) && slices.Contains(b.manifest.Together, a.manifest.Table)
 }
 
+// missing are the archives that others of a location are written together with, and that are not there.
+func missing(all []*found) (errs []error) {
+	for _, f := range all {
+		for _, t := range f.manifest.Together {
+			if f.prefix == "" || slices.ContainsFunc(all, func(o *found) bool { return o.manifest.Table == t }) ||
+				slices.ContainsFunc(errs, func(err error) bool { return err.(*missingError).table == t }) {
+				continue
+			}
+			errs = append(errs, &missingError{t, f})
+		}
+	}
+	return errs
+}
+
+// missingError is an archive that is not there.
+type missingError struct {
+	table engine.TableName
+	of    *found
+}
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("%s: its archive is not in %s, though that of %s is written together with it: it has no %s any more, or has been moved",
+		quoteTable(e.table), e.of.dest.Describe(), quoteTable(e.of.manifest.Table), archive.ManifestName)
+}
+
 func comparator(c archive.Cursor) engine.Comparator {
 	if c.Order == "" {
 		return engine.Comparators["lsn"]
