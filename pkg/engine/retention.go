@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -120,7 +121,7 @@ func (e *Engine) Trim(ctx context.Context) error {
 		if !bound.heed && e.retention.OnFull == OnFullBlock {
 			break
 		}
-		if err := e.trimTo(tx, bound.bytes, bound.heed); err != nil {
+		if err := e.trimTo(ctx, tx, bound.bytes, bound.heed); err != nil {
 			return err
 		}
 	}
@@ -147,7 +148,7 @@ func (e *Engine) Trim(ctx context.Context) error {
 
 // trimTo trims the largest logs first, so that a busy log does not push out a
 // quiet one. With heed, nothing goes that a durable reader has not acknowledged.
-func (e *Engine) trimTo(tx Tx, bound int64, heed bool) error {
+func (e *Engine) trimTo(ctx context.Context, tx Tx, bound int64, heed bool) error {
 	logs := tx.Logs()
 	slices.SortFunc(logs, func(a, b LogInfo) int { return cmp.Compare(a.Bytes, b.Bytes) })
 	left := bound
@@ -155,20 +156,26 @@ func (e *Engine) trimTo(tx Tx, bound int64, heed bool) error {
 		share := left / int64(len(logs)-i)
 		if int64(l.Bytes) > share {
 			floor, needed := e.floor(l.ID)
+			upTo := floor
 			if !heed || !needed {
-				floor = ""
+				upTo = ""
 			} else if floor == "" {
 				left = max(0, left-int64(l.Bytes))
 				continue // all of it
 			}
-			if err := tx.TrimLog(l.ID, int(share), floor); err != nil {
+			if err := tx.TrimLog(l.ID, int(share), upTo); err != nil {
 				return err
 			}
-			if now, _ := tx.Log(l.ID); !heed && now.Bytes < l.Bytes && needed && e.Comparator(l.ID)(floor, now.Oldest) < 0 {
+			compare := e.Comparator(l.ID)
+			if now, _ := tx.Log(l.ID); !heed && now.Bytes < l.Bytes && needed && compare(floor, now.Oldest) < 0 {
+				level := slog.LevelWarn
+				if compare(floor, Gone(tx, l.ID)) < 0 {
+					level = slog.LevelDebug // it has been said of this reader
+				}
 				if err := tx.SetMeta(metaGone+l.ID.String(), []byte(now.Oldest)); err != nil {
 					return err
 				}
-				e.log.Warn("log entries went that a durable reader has yet to read: it has to take a baseline",
+				e.log.Log(ctx, level, "log entries went that a durable reader has yet to read: it has to take a baseline",
 					"log", l.ID.String(), "limit", e.retention.MaxBytes, "oldest", string(now.Oldest), "acknowledged", string(floor))
 			}
 			l, _ = tx.Log(l.ID)

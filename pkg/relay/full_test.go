@@ -1,8 +1,12 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +16,24 @@ import (
 	"github.com/tributary-dev/tributary/pkg/sources/ingest"
 )
 
+// lockedBuffer is what loggers write to at once.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
 // A leaf keeps its log above what is stable. When that is as much as it may be, writes
 // wait until the roots have more; or the oldest goes.
 func TestOnFull(t *testing.T) {
@@ -19,11 +41,12 @@ func TestOnFull(t *testing.T) {
 	for _, on := range []engine.OnFull{engine.OnFullBlock, engine.OnFullRebaseline} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
+			said := &lockedBuffer{}
 			n := &node{t: t, id: "leaf", store: store.NewMemory(store.MemoryOptions{})}
 			var stable atomic.Value // engine.Position
 			stable.Store(engine.Position(""))
 			n.Engine = engine.New(engine.Options{
-				NodeID: n.id, Store: n.store, Logger: slog.New(slog.DiscardHandler),
+				NodeID: n.id, Store: n.store, Logger: slog.New(slog.NewTextHandler(said, nil)),
 				Retention: engine.Retention{Bytes: 10_000, MaxBytes: 20_000, OnFull: on, Stable: func(engine.LogID) (engine.Position, bool) {
 					return stable.Load().(engine.Position), true
 				}},
@@ -42,24 +65,32 @@ func TestOnFull(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			bytes := func() int {
+			held := func() int {
 				v := n.View()
 				defer v.Close()
 				info, _ := v.Log(log)
 				return info.Bytes
 			}
 			stable.Store(n.Adverts()[0].Head)
-			for i := 0; bytes() <= 20_000; i++ {
+			for i := 0; held() <= 20_000; i++ {
 				n.write(ingest.Put, readings, "id", i, "v", i)
 			}
 			trim()
 			full := n.Status().Full
 			if (full != nil) != (on == engine.OnFullBlock) {
-				t.Fatalf("the logs hold %d bytes, and status says %+v", bytes(), full)
+				t.Fatalf("the logs hold %d bytes, and status says %+v", held(), full)
 			}
 			if on == engine.OnFullRebaseline {
-				if bytes() > 20_000 {
-					t.Errorf("the logs hold %d bytes", bytes())
+				if held() > 20_000 {
+					t.Errorf("the logs hold %d bytes", held())
+				}
+				for i := 0; held() <= 20_000; i++ {
+					n.write(ingest.Put, readings, "id", i, "v", i)
+				}
+				trim()
+				acknowledged := fmt.Sprintf("acknowledged=%s\n", stable.Load())
+				if got := said.String(); strings.Count(got, "log entries went") != 1 || !strings.Contains(got, acknowledged) {
+					t.Errorf("it is to be said once that entries went, with %s; said is\n%s", acknowledged, got)
 				}
 				return
 			}
