@@ -1,5 +1,5 @@
 #!/bin/bash
-# generate.sh: makes every generated file again: Go of the wire protocol, deepcopy functions, CRDs and their page, RBAC, the chart's CRDs.
+# generate.sh: makes every generated file again: Go of the wire protocol, deepcopy functions, CRDs and their page, the page of metrics, RBAC, the chart's CRDs.
 # generate.sh --check: fails when a generated file is not what its source says; changes nothing.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
@@ -13,6 +13,7 @@ generate() {
     "$ROOT/hack/tool" controller-gen rbac:roleName=manager-role paths=./controllers/... output:rbac:dir=config/rbac
   fi
   go run ./hack/apidocs config/crd/bases docs/resources.md
+  go run ./hack/metricsdocs docs/metrics.md controllers internal pkg
   if [ -d charts/tributary/files/crds ]; then
     rm -f charts/tributary/files/crds/*
     cp config/crd/bases/*.yaml charts/tributary/files/crds/
