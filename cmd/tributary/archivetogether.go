@@ -45,7 +45,7 @@ func (m *moment) moments(tables []*found) (map[*found]archive.AsOf, error) {
 						continue
 					}
 					has, ok := at.At.Cursor(end.Log)
-					if ok && comparator(end)(has.Position, end.Position) <= 0 {
+					if ok && end.Compare(has.Position) >= 0 {
 						continue
 					}
 					others := slices.DeleteFunc(slices.Clone(at.At), func(c archive.Cursor) bool { return c.Log == end.Log })
@@ -65,32 +65,19 @@ func together(a, b *found) bool {
 
 // missing are the archives that others of a location are written together with, and that are not there.
 func missing(all []*found) (errs []error) {
+	known := map[engine.TableName]bool{}
+	for _, f := range all {
+		known[f.manifest.Table] = true
+	}
 	for _, f := range all {
 		for _, t := range f.manifest.Together {
-			if f.prefix == "" || slices.ContainsFunc(all, func(o *found) bool { return o.manifest.Table == t }) ||
-				slices.ContainsFunc(errs, func(err error) bool { return err.(*missingError).table == t }) {
+			if f.prefix == "" || known[t] {
 				continue
 			}
-			errs = append(errs, &missingError{t, f})
+			known[t] = true
+			errs = append(errs, fmt.Errorf("%s: its archive is not in %s, though that of %s is written together with it: it has no %s any more, or has been moved",
+				quoteTable(t), f.dest.Describe(), quoteTable(f.manifest.Table), archive.ManifestName))
 		}
 	}
 	return errs
-}
-
-// missingError is an archive that is not there.
-type missingError struct {
-	table engine.TableName
-	of    *found
-}
-
-func (e *missingError) Error() string {
-	return fmt.Sprintf("%s: its archive is not in %s, though that of %s is written together with it: it has no %s any more, or has been moved",
-		quoteTable(e.table), e.of.dest.Describe(), quoteTable(e.of.manifest.Table), archive.ManifestName)
-}
-
-func comparator(c archive.Cursor) engine.Comparator {
-	if c.Order == "" {
-		return engine.Comparators["lsn"]
-	}
-	return engine.Comparators[c.Order]
 }

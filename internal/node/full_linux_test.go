@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,12 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tributary-dev/tributary/internal/testlog"
 	"github.com/tributary-dev/tributary/internal/testport"
 	"github.com/tributary-dev/tributary/pkg/nodeconfig"
 )
@@ -100,7 +99,7 @@ func leave(t *testing.T, disk, ballast string, bytes int64) {
 type oneNode struct {
 	cfg  *nodeconfig.Config
 	url  string
-	said said
+	said testlog.Buffer
 }
 
 func fullNode(t *testing.T, path, is string) *oneNode {
@@ -126,7 +125,7 @@ func (n *oneNode) start(t *testing.T) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	n.said.reset()
+	n.said.Reset()
 	go func() {
 		ended <- Run(ctx, Options{Config: n.cfg, Logger: slog.New(slog.NewTextHandler(io.MultiWriter(&n.said, t.Output()), nil))})
 	}()
@@ -173,28 +172,4 @@ func (n *oneNode) until(t *testing.T, what string, ok func() error) {
 			t.Fatalf("%s: not within a minute: %v", what, err)
 		}
 	}
-}
-
-// said is what has been logged.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
-
-func (s *said) reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.text.Reset()
 }

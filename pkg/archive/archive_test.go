@@ -91,7 +91,7 @@ func TestFoldsLikeTheModel(t *testing.T) {
 			}
 			m := newModel() // what is at or before the vector that the fold says
 			for _, x := range s.txs {
-				if c, _ := f.At().Cursor(x.log); c.compare(x.position) >= 0 {
+				if c, _ := f.At().Cursor(x.log); c.Compare(x.position) >= 0 {
 					for i := range x.changes {
 						m.apply(&x.changes[i])
 					}

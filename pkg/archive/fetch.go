@@ -115,13 +115,13 @@ func (r *Reader) fetchFile(ctx context.Context, m *Manifest, a *Artifact, f File
 	return got, nil
 }
 
-// read reads an object that was opened, or was not, going on where it was if the
-// destination fails in between.
+// read reads an object that was opened, or was not, as err says, going on where it was if
+// the destination fails in between.
 func (r *Reader) read(ctx context.Context, key string, in io.ReadCloser, err error, fn func([]byte) error) error {
 	offset, failed := int64(0), 0
 	buf := make([]byte, chunk)
 	for {
-		for err == nil && in != nil {
+		for err == nil {
 			var n int
 			if n, err = io.ReadFull(in, buf); n > 0 {
 				offset += int64(n)
@@ -138,10 +138,8 @@ func (r *Reader) read(ctx context.Context, key string, in io.ReadCloser, err err
 		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil
 		}
-		if err != nil {
-			if failed++; failed > openRetries || ctx.Err() != nil || !dest.Retryable(err) {
-				return err
-			}
+		if failed++; failed > openRetries || ctx.Err() != nil || !dest.Retryable(err) {
+			return err
 		}
 		in, err = r.dest.Open(ctx, key, offset)
 	}

@@ -30,7 +30,7 @@ func Known(origin string, tables []engine.TableName, archives ...*Manifest) (k e
 			said := m.Minted[c.Log.String()]
 			ends = ends || said.History == ""
 			k.History, k.Schemas = said.History, max(k.Schemas, said.Schemas)
-			if c.compare(k.At) > 0 {
+			if c.Compare(k.At) > 0 {
 				k.At = c.Position
 			}
 		}

@@ -33,7 +33,7 @@ func (a AsOf) isHead() bool { return a.Time == 0 && len(a.At) == 0 }
 // holds reports whether all up to a vector is at or before the moment.
 func (a AsOf) holds(v Vector) bool {
 	for _, c := range a.At {
-		if have, ok := v.Cursor(c.Log); !ok || have.compare(c.Position) > 0 {
+		if have, ok := v.Cursor(c.Log); !ok || have.Compare(c.Position) > 0 {
 			return false
 		}
 	}
@@ -52,7 +52,7 @@ func (a AsOf) takes(e *Entry, order string) bool {
 	}
 	c, ok := a.At.Cursor(e.Log)
 	c.Order = order
-	return !ok || c.compare(e.Position) >= 0
+	return !ok || c.Compare(e.Position) >= 0
 }
 
 // Mode is how a reader gets from where it is to where it is to be.
@@ -242,10 +242,10 @@ func (a AsOf) upTo(at, through Vector) Vector {
 	out := make(Vector, len(at))
 	for i, c := range at {
 		out[i] = through[i]
-		if out[i].compare(c.Position) < 0 || a.Time != 0 && through[i].Time > a.Time {
+		if out[i].Compare(c.Position) < 0 || a.Time != 0 && through[i].Time > a.Time {
 			out[i] = c
-		} else if bound, ok := a.At.Cursor(c.Log); ok && through[i].compare(bound.Position) > 0 {
-			if out[i] = c; c.compare(bound.Position) < 0 {
+		} else if bound, ok := a.At.Cursor(c.Log); ok && through[i].Compare(bound.Position) > 0 {
+			if out[i] = c; c.Compare(bound.Position) < 0 {
 				out[i].Position = bound.Position
 			}
 		}

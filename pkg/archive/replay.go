@@ -80,7 +80,7 @@ func (p *Replay) diff(ctx context.Context, a *Artifact, begin func(*Step) error,
 	}
 	return got.decode(visitor{entry: func(e *Entry) error {
 		if a.History == Full {
-			if c, ok := p.from.Cursor(e.Log); ok && c.compare(e.Position) >= 0 {
+			if c, ok := p.from.Cursor(e.Log); ok && c.Compare(e.Position) >= 0 {
 				return nil
 			}
 		} else {

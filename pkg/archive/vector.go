@@ -24,7 +24,8 @@ type Cursor struct {
 	CompleteFrom engine.Time
 }
 
-func (c Cursor) compare(p engine.Position) int {
+// Compare compares the cursor's position with another of its log, in the log's order.
+func (c Cursor) Compare(p engine.Position) int {
 	order := c.Order
 	if order == "" {
 		order = "lsn"
@@ -63,12 +64,12 @@ func (v Vector) SameLogs(o Vector) bool {
 
 // Equal reports whether two vectors are of the same logs and at the same positions.
 func (v Vector) Equal(o Vector) bool {
-	return slices.EqualFunc(v, o, func(a, b Cursor) bool { return a.Log == b.Log && a.compare(b.Position) == 0 })
+	return slices.EqualFunc(v, o, func(a, b Cursor) bool { return a.Log == b.Log && a.Compare(b.Position) == 0 })
 }
 
 // Reaches reports whether v is of the same logs as o and in none of them before it.
 func (v Vector) Reaches(o Vector) bool {
-	return slices.EqualFunc(v, o, func(a, b Cursor) bool { return a.Log == b.Log && a.compare(b.Position) >= 0 })
+	return slices.EqualFunc(v, o, func(a, b Cursor) bool { return a.Log == b.Log && a.Compare(b.Position) >= 0 })
 }
 
 // Time returns the latest time in the vector.

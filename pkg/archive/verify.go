@@ -134,7 +134,7 @@ func (r *Reader) verify(ctx context.Context, m *Manifest, a *Artifact, f File) e
 		if a.History == Full {
 			from, _ := a.From.Cursor(e.Log)
 			to, ok := a.To.Cursor(e.Log)
-			if !ok || from.compare(e.Position) >= 0 || to.compare(e.Position) < 0 {
+			if !ok || from.Compare(e.Position) >= 0 || to.Compare(e.Position) < 0 {
 				return corrupt(fmt.Sprintf("it goes from %s to %s, and has a change of log %s at %s", a.From, a.To, e.Log, e.Position))
 			}
 		}

@@ -416,7 +416,7 @@ func (d *Diff) within(e *Entry) error {
 		return fmt.Errorf("a change of log %s, which is not among those of the diff", e.Log)
 	}
 	from, _ := d.From.Cursor(e.Log)
-	if from.compare(e.Position) >= 0 || to.compare(e.Position) < 0 {
+	if from.Compare(e.Position) >= 0 || to.Compare(e.Position) < 0 {
 		return fmt.Errorf("a change of log %s at %s, which is not after %s and up to %s", e.Log, e.Position, from.Position, to.Position)
 	}
 	return nil
@@ -436,7 +436,7 @@ func (w *Writer) full(d *Diff) func(*artifactWriter) error {
 				if err := errors.Join(d.within(e), checkText("position", string(e.Position))); err != nil {
 					return err
 				}
-				if c, _ := d.To.Cursor(e.Log); at[e.Log] != "" && (Cursor{Position: at[e.Log], Order: c.Order}).compare(e.Position) >= 0 {
+				if c, _ := d.To.Cursor(e.Log); at[e.Log] != "" && (Cursor{Position: at[e.Log], Order: c.Order}).Compare(e.Position) >= 0 {
 					return fmt.Errorf("log %s: a change at %s comes after one at %s", e.Log, e.Position, at[e.Log])
 				}
 				log, pos = e.Log, e.Position

@@ -205,6 +205,17 @@ func (r *rule) place(s *Schema) (int, error) {
 		"table %s: the conflict policy %s goes by column %q, which is not part of the table's key: %s", s.Table, r.Policy, r.Column, why)}
 }
 
+// owned returns the node that owns a row of which the owner column is a part of the key, and
+// whether that is a given one.
+func (r *rule) owned(key []byte, part int, node string) (owner string, own bool, err error) {
+	v, err := keyPart(key, part)
+	if err != nil {
+		return "", false, err
+	}
+	owner = r.owner(v)
+	return owner, owner != "" && owner == node, nil
+}
+
 // owner returns the id of the node that owns a row; "" for nobody.
 func (r *rule) owner(value []byte) string {
 	if len(r.Owners) == 0 {
@@ -325,12 +336,8 @@ func (c *Conflicts) Foreign(s *Schema, key []byte, node string) (owner string, f
 	if err != nil {
 		return "", false // the engine says so
 	}
-	v, err := keyPart(key, part)
-	if err != nil {
-		return "", false
-	}
-	owner = r.owner(v)
-	return owner, owner == "" || owner != node
+	owner, own, err := r.owned(key, part, node)
+	return owner, err == nil && !own
 }
 
 // admits reports whether an origin may write to a row, and counts it if not.
@@ -342,11 +349,11 @@ func (g *gate) admits(s *Schema, key []byte, origin string) (bool, error) {
 	if f.rule == nil || f.rule.Policy != OriginOwnsKey || len(key) == 0 {
 		return true, nil
 	}
-	v, err := keyPart(key, f.part)
+	_, own, err := f.rule.owned(key, f.part, nodeOf(origin))
 	if err != nil {
 		return false, fmt.Errorf("table %s: %w", s.Table, err)
 	}
-	if owner := f.rule.owner(v); owner != "" && owner == nodeOf(origin) {
+	if own {
 		return true, nil
 	}
 	if f.refused == nil {

@@ -1,38 +1,19 @@
 package relay_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tributary-dev/tributary/internal/testlog"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/sources/ingest"
 )
-
-// lockedBuffer is what loggers write to at once.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
 
 // A leaf keeps its log above what is stable. When that is as much as it may be, writes
 // wait until the roots have more; or the oldest goes.
@@ -41,7 +22,7 @@ func TestOnFull(t *testing.T) {
 	for _, on := range []engine.OnFull{engine.OnFullBlock, engine.OnFullRebaseline} {
 		t.Run(string(on), func(t *testing.T) {
 			t.Parallel()
-			said := &lockedBuffer{}
+			said := &testlog.Buffer{}
 			n := &node{t: t, id: "leaf", store: store.NewMemory(store.MemoryOptions{})}
 			var stable atomic.Value // engine.Position
 			stable.Store(engine.Position(""))

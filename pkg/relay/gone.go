@@ -32,7 +32,9 @@ func (r *Reoriginate) sayAgain(tx engine.Tx) bool {
 	r.mu.Lock()
 	all := r.passed
 	r.mu.Unlock()
-	r.collect.next.passed = len(all)
+	if r.collect.next.passed = len(all); len(all) == 0 {
+		return false
+	}
 	var marks []engine.Mark
 	tables := map[engine.TableName]bool{}
 	for _, o := range slices.Sorted(maps.Keys(r.known.covers)) {

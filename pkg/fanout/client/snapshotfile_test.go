@@ -13,13 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tributary-dev/tributary/internal/testlog"
 	"github.com/tributary-dev/tributary/pkg/engine"
 	"github.com/tributary-dev/tributary/pkg/engine/store"
 	"github.com/tributary-dev/tributary/pkg/fanout/client"
@@ -27,24 +27,6 @@ import (
 	"github.com/tributary-dev/tributary/pkg/fanout/scope"
 	"github.com/tributary-dev/tributary/pkg/fanout/server"
 )
-
-// logged is what a client has logged.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // served is a node whose snapshots and state deltas are counted.
 type served struct {
@@ -80,7 +62,7 @@ func (s served) count(name string) int {
 // session is one life of a client with a file; it returns what the client logged.
 func session(t *testing.T, o *ft.Origin, n served, path string, use func(c *client.Client), opts ...client.Option) string {
 	t.Helper()
-	var l logged
+	var l testlog.Buffer
 	seen := &told{rows: map[string]string{}}
 	opts = append([]client.Option{
 		client.WithListener(func(old, fresh *engine.Record, at engine.Position) {

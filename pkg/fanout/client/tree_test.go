@@ -126,14 +126,7 @@ func TestTakeOver(t *testing.T) {
 // emptied starts a relay of a leaf anew, with nothing that it had.
 func emptied(t *testing.T, n, leaf *ft.Node) *ft.Node {
 	t.Helper()
-	r, err := relay.New(fast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, m := ft.Member(t, n.ID, ft.Options{Relay: r, Address: n.Address}, nil, func(c *client.Config) {
-		c.Minted, c.Holder, c.Above = true, relay.Holder(n.ID, 2), r.Acks
-		c.Told = func(s fanout.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
-	})
+	again, m, _ := ft.RelayIn(t, n.ID, 2, ft.Options{Address: n.Address}, fast)
 	m.SetPeers(ft.Peers(leaf), client.Policy{})
 	return again
 }

@@ -43,12 +43,19 @@ func Leaf(t testing.TB, id string, o engine.SyncSource, roots ...string) (*Node,
 // Relay starts a relay. Its children are set with SetPeers.
 func Relay(t testing.TB, id string, cfg relay.Config) (*Node, *client.Mesh, *relay.Reoriginate) {
 	t.Helper()
+	return RelayIn(t, id, 1, Options{Use: Durable(t)}, cfg)
+}
+
+// RelayIn is Relay in one of its lives.
+func RelayIn(t testing.TB, id string, life engine.Epoch, opts Options, cfg relay.Config) (*Node, *client.Mesh, *relay.Reoriginate) {
+	t.Helper()
 	r, err := relay.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, m := Member(t, id, Options{Relay: r, Use: Durable(t)}, nil, func(c *client.Config) {
-		c.Minted, c.Holder, c.Above, c.Upward = true, relay.Holder(id, 1), r.Acks, r.Above
+	opts.Relay = r
+	n, m := Member(t, id, opts, nil, func(c *client.Config) {
+		c.Minted, c.Holder, c.Above, c.Upward = true, relay.Holder(id, life), r.Acks, r.Above
 		c.Told = func(s session.Stable) { r.Told(s.Log, s.Compare, s.Holders) }
 	})
 	return n, m, r
